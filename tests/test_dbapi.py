@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import dbapi20
@@ -527,15 +528,50 @@ def test_cancel_from_another_thread(connection: instar.Connection) -> None:
     assert value(connection, "SELECT 1") == 1
 
 
+_Place = tuple[CodeType, int, str]  # where Python looks for signals: in front of a function, behind one of C's
+
+
+class _Interrupts:
+    """Ctrl-C at one place, when it is come to for the n-th time."""
+
+    def __init__(self) -> None:
+        self._met: Counter[_Place] = Counter()
+        self._at: tuple[_Place, int] | None = None
+
+    def run(self, work: Callable[[], object], at: tuple[_Place, int] | None) -> None:
+        """Do `work` until it is there, or ends."""
+        self._met.clear()
+        self._at = at
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.setprofile(self._look)
+            try:
+                work()
+            finally:
+                sys.setprofile(None)
+
+    def places(self, work: Callable[[], object]) -> list[tuple[_Place, int]]:
+        """Where, and when: for the first time, and for the last."""
+        self.run(work, None)
+        return [(place, time) for place, most in self._met.items() for time in sorted({1, most})]
+
+    def _look(self, frame: FrameType, event: str, called: object) -> None:
+        looks = event == "call" or (event == "c_return" and called is not sys.setprofile)
+        if looks and frame.f_code.co_filename.startswith((PACKAGE, threading.__file__)):
+            place = (frame.f_code, frame.f_lineno, event)
+            self._met[place] += 1
+            if self._at == (place, self._met[place]):
+                raise KeyboardInterrupt
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of generators that are left
 @pytest.mark.parametrize("kind", ["memory", "lmdb"])
-def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind: str) -> None:
-    """Ctrl-C at each place where Python looks for signals: in front of a function and behind one of C's."""
-    place = (str(tmp_path / "db"),) if kind == "lmdb" else ()
-    connection = instar.connect(*place, synchronous="off")
+@pytest.mark.parametrize("then", ["rollback", "commit", "autocommit"])
+def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind: str, then: str) -> None:
+    path = (str(tmp_path / "db"),) if kind == "lmdb" else ()
+    connection = instar.connect(*path, synchronous="off", autocommit=True)
     connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
-    connection.commit()
-    left = turn = 0
+    connection.autocommit = then == "autocommit"
+    interrupts, turn = _Interrupts(), 0
 
     def work() -> None:
         connection.executemany("INSERT INTO t VALUES (?, 1)", [(turn,)])
@@ -543,43 +579,88 @@ def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind
         connection.execute("SELECT a FROM t WHERE id = ?", (turn,)).fetchall()
         connection.commit()
 
-    def interrupt(frame: FrameType, event: str, called: object) -> None:
-        nonlocal left
-        looks = event == "call" or (event == "c_return" and called is not sys.setprofile)
-        if looks and frame.f_code.co_filename.startswith((PACKAGE, threading.__file__)):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    def interrupted(after: int) -> int:
-        """Work until it is interrupted at a place; how many places were left."""
-        nonlocal left
-        left = after
-        with contextlib.suppress(KeyboardInterrupt):
-            sys.setprofile(interrupt)
-            try:
-                work()
-            finally:
-                sys.setprofile(None)
-        return left
-
     work()  # what is made once is there
     turn = 1
-    places = 10_000 - interrupted(10_000)
-    assert 500 < places < 10_000
-    for turn in range(2, places + 2):
-        interrupted(turn - 1)
-        connection.rollback()
-        found = rows(connection, "SELECT a FROM t WHERE id = ?", turn)
-        assert found in ([], [(2,)]), "all of a transaction, or nothing"
+    places = interrupts.places(work)
+    assert len(places) > 300
+    # A statement that has not begun does not fail its transaction.
+    possible = ([], [(2,)]) if then == "rollback" else ([], [(1,)], [(2,)])
+    for turn, place in enumerate(places, 2):
+        interrupts.run(work, place)
+        if then == "rollback":
+            connection.rollback()
+        elif then == "commit":
+            connection.commit()  # which is no conflict with what is committed by this transaction already
+        assert not connection.in_transaction
+        assert connection.database.store.writers() == []
+        assert rows(connection, "SELECT a FROM t WHERE id = ?", turn) in possible
         connection.cancel()  # of what does not run
-        if not found:
-            work()
-        connection.commit()
+        connection.execute("DELETE FROM t WHERE id = ?", (turn,))
+        work()
         assert rows(connection, "SELECT a FROM t WHERE id = ?", turn) == [(2,)]
+        connection.rollback()
     assert rows(connection, "CHECK DATABASE") == []
     assert rows(connection, "SELECT * FROM instar.transaction_locks") == []
     connection.close()
+
+
+def test_a_transaction_whose_end_was_interrupted_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    """Its snapshot, for one, though nobody has rolled back."""
+    path = str(tmp_path / "db")
+    one, two = instar.connect(path, synchronous="off"), instar.connect(path, synchronous="off", autocommit=True)
+    two.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    two.execute("INSERT INTO t VALUES (1, 0)")
+    interrupts, text = _Interrupts(), "SELECT a FROM t WITH (SNAPSHOT)"
+    rows(one, text)
+    one.commit()
+    rows(one, text)
+    for place in interrupts.places(one.commit):
+        assert rows(one, text) == rows(two, text)
+        interrupts.run(one.commit, place)
+        two.execute("UPDATE t SET a = a + 1 WHERE id = 1")
+        if one.in_transaction:  # it was interrupted before it began to end
+            one.rollback()
+    assert rows(one, text) == rows(two, text)
+    one.close()
+    two.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_who_was_interrupted_in_its_wait_waits_no_more(tmp_path: Path) -> None:
+    """And goes on from a savepoint: others would find a deadlock with it."""
+    path = str(tmp_path / "db")
+    one, two = (instar.connect(path, synchronous="off", autocommit=True) for _ in range(2))
+    one.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    one.execute("INSERT INTO t VALUES (1, 0), (2, 0)")
+    one.execute("BEGIN")
+    one.execute("UPDATE t SET a = 1 WHERE id = 1")
+    run(two, "SET lock_timeout = '1ms'", "BEGIN", "UPDATE t SET a = 2 WHERE id = 2", "SAVEPOINT s")
+    interrupts, waiting = _Interrupts(), "SELECT * FROM instar.transaction_locks WHERE NOT granted"
+
+    def wait() -> None:
+        with contextlib.suppress(instar.OperationalError):
+            two.execute("UPDATE t SET a = 2 WHERE id = 1")
+
+    for place in interrupts.places(wait):
+        two.execute("ROLLBACK TO s")
+        interrupts.run(wait, place)
+        two.execute("ROLLBACK TO s")
+        assert rows(one, waiting) == []
+    one.close()
+    two.close()
+
+
+def test_a_cancel_of_nothing_is_none_of_the_next_call(connection: instar.Connection) -> None:
+    connection.autocommit = False
+    connection.executemany("INSERT INTO t (id) VALUES (?)", [(number,) for number in range(3000)])
+    calls: list[Callable[[], object]] = [
+        connection.commit, connection.rollback, lambda: connection.execute("CREATE INDEX ON t (b)"), connection.commit,
+        lambda: connection.insert_arrow("t", pa.table({"id": [5000]})), lambda: setattr(connection, "autocommit", True),
+    ]  # fmt: skip
+    for call in calls:
+        connection.cancel()
+        call()
+    assert value(connection, "SELECT count(*) FROM t") == 3001
 
 
 def test_errors_survive_pickling(connection: instar.Connection) -> None:

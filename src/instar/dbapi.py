@@ -268,6 +268,7 @@ class Connection:
         with _using(self.session) as session:
             # As in sqlite3: switching it on commits what is open.
             if value and not session.autocommit:
+                session.forget_cancel()
                 session.commit()
             session.autocommit = bool(value)
 
@@ -314,6 +315,7 @@ class Connection:
     def commit(self) -> None:
         """Commit the open transaction, if there is one."""
         with _using(self.session) as session:
+            session.forget_cancel()
             session.commit()
 
     def rollback(self) -> None:

@@ -774,9 +774,10 @@ def test_modes_within_a_savepoint(pair: tuple[Connection, Connection], begin: st
     one, _ = pair
     one.autocommit = begin == "BEGIN"
     run(one, begin, "SAVEPOINT s", "SET TRANSACTION READ ONLY", "ROLLBACK TO s", "INSERT INTO t VALUES (3)")
-    run(one, "SAVEPOINT s", "BEGIN READ ONLY", "RELEASE s")
+    run(one, "SAVEPOINT s", "BEGIN READ ONLY")
     with fails(errors.READ_ONLY_TRANSACTION):
         one.execute("DELETE FROM t")
+    run(one, "ROLLBACK TO s", "BEGIN READ ONLY", "RELEASE s", "INSERT INTO t VALUES (4)")
     run(one, "ROLLBACK", begin, "SAVEPOINT s", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     with fails(errors.ACTIVE_TRANSACTION, "subtransaction"):
         one.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")

@@ -69,7 +69,7 @@ def _enlist(open_: SessionTransaction, session: Session, table: Table) -> None:
     """As `Session.enlist`, of the newest version of one table, which does not close: no short way is of one that does.
     Crossed if that is not the newest any more."""
     open_.enlisted[table.id] = table
-    session.enlisted.append(session.database.store.enlist(table.id, open_.started_us))
+    session.database.store.enlist(table.id, open_.started_us, into=session.enlisted)
     require_undoomed(session.database, open_, (table.id,))
 
 

@@ -25,6 +25,10 @@ class Cancellable:
         if stop is not None:
             stop()
 
+    def forget_cancel(self) -> None:
+        """A call begins: whatever was to be cancelled has ended."""
+        self._cancelled = False
+
     def interruptible(self, stop: Callable[[], None] | None) -> None:
         """What runs now in another engine can be stopped by `stop`; None: it is over."""
         self._stop = stop

@@ -418,7 +418,7 @@ class Committer:
         """Have schema changes wait until this is committed: else one after the other might turn it back."""
         open_ = self._transaction
         for table in [buffer.table for buffer in open_.buffer] if open_.reads is None else [0]:
-            self._tokens.append(self._database.store.enlist(table, open_.started_us, refused=True))
+            self._database.store.enlist(table, open_.started_us, into=self._tokens, refused=True)
 
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""

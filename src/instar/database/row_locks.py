@@ -389,12 +389,17 @@ class RowLocks:
         locks, owner = self._store.locks, self.own()
         try:
             locks.begin_waiting(owner, met)
+            return self._outwait(partial(locks.is_blocked, met), at_most)
         except Deadlock as closed:
             raise self._deadlock(closed.cycle) from None
-        try:
-            return self._outwait(partial(locks.is_blocked, met), at_most)
         finally:
             locks.end_waiting(owner)
+
+    def wait_no_more(self) -> None:
+        """A statement has failed, perhaps by an interrupt before it could say that it does not wait any more."""
+        if self.owner:
+            with contextlib.suppress(errors.Error):  # a full disk
+                self._store.locks.end_waiting(self.owner)
 
     def _outwait(self, is_blocked: Callable[[], bool], at_most: float | None = None) -> bool:
         """As `wait`, for whatever is in the way."""

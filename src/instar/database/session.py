@@ -65,6 +65,7 @@ class Session(Cancellable):
         self.on_wait: Callable[[Job], None] | None = None  # shown the job that a statement waits for, now and then
         self.settings = Settings(database.fixed_settings())
         self.transaction: SessionTransaction | None = None
+        self._ending = False  # what `_end` has begun is to be done
         self._saved_settings: SavedSettings | None = None
         self.numbers = SessionNumbers(self)
         self._queries = Queries(self)
@@ -92,6 +93,7 @@ class Session(Cancellable):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open: with autocommit off, since its first statement."""
+        self._finish_ending()
         return self.transaction is not None
 
     @property
@@ -119,6 +121,9 @@ class Session(Cancellable):
             if result is not None:
                 return result
         self._cancelled = False
+        if self._ending:
+            self._end()
+            open_ = None
         is_control = text in known_controls
         writes = None if is_control else self._queries.known(text)
         if alone and writes is False:
@@ -157,7 +162,8 @@ class Session(Cancellable):
 
     def executemany(self, text: str, parameter_sets: Iterable[Sequence[object]]) -> Result:
         """Execute one data-changing statement once per parameter set, in one transaction."""
-        self._cancelled = False
+        self.forget_cancel()
+        self._finish_ending()
         try:
             statement = parsed_dml(text)
             sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
@@ -201,6 +207,8 @@ class Session(Cancellable):
 
     def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
         """Append Arrow rows; see the DB-API."""
+        self.forget_cancel()
+        self._finish_ending()
         return insert_arrow(self, table, data)
 
     def set(self, name: str, value: str) -> None:
@@ -233,6 +241,7 @@ class Session(Cancellable):
 
     def commit(self) -> Result:
         """COMMIT; a failed transaction is rolled back. Errors leave no transaction open."""
+        self._finish_ending()
         open_ = self.transaction
         if open_ is None:
             return Result("COMMIT")
@@ -258,8 +267,7 @@ class Session(Cancellable):
             self.settings.restore(self._saved_settings)
 
     def open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
-        if self.locks.owner:  # of a transaction before it, whose end was interrupted
-            self._let_go()
+        self._finish_ending()
         settings = self.settings
         isolation, read_only = settings.isolation, settings.read_only
         if modes is not None and modes.isolation is not None:
@@ -273,16 +281,23 @@ class Session(Cancellable):
         if explicit or not self.autocommit:
             with self.database.store.read() as reader:
                 opened.began_under = self.database.catalog.at(reader)
-        self.transaction = opened
         self._saved_settings = settings.save()
+        self.transaction = opened  # last: an interrupt comes before, or finds who ends it
         return opened
 
     def _end(self) -> None:
+        """The transaction has ended. Who is interrupted in it ends it with whatever comes next."""
+        self._ending = True
         self.transaction = None
         self._schema.forget()
         self._saved_settings = None
         self.settings.end_local()
         self._let_go()
+        self._ending = False
+
+    def _finish_ending(self) -> None:
+        if self._ending:
+            self._end()
 
     def _let_go(self) -> None:
         """Nobody has to wait for the transaction any more, nor to keep what it could read."""
@@ -297,7 +312,9 @@ class Session(Cancellable):
     def fail(self, open_: SessionTransaction) -> None:
         """The transaction waits for ROLLBACK. Without a savepoint to go back to it has ended for everybody else."""
         open_.failed = True
-        if not open_.has_savepoints:
+        if open_.has_savepoints:
+            self.locks.wait_no_more()
+        else:
             self._let_go()
 
     def _release_snapshot(self) -> None:
@@ -324,6 +341,7 @@ class Session(Cancellable):
             self._restore_settings()
             raise
         finally:
+            self._ending = True  # an interrupt may come before `_end` says so
             self._end()
         written = [*open_.enlisted.values(), *(() if restoring is None else restoring.tables)]
         if any(table.has_followers for table in written):
@@ -400,11 +418,10 @@ class Session(Cancellable):
         for number in range(MAX_RESTARTS):
             self.locks.insists = number >= RESTARTS_WITHOUT_LOCKS
             open_ = self.open(explicit=False)
-            mark = open_.buffer.mark()
             try:
                 result = self.locks.run(
                     open_,
-                    lambda: self._run_statement(open_, work, mark, writes=writes),  # noqa: B023 - run here and now
+                    lambda: self._run_statement(open_, work, 0, writes=writes),  # noqa: B023 - run here and now
                     lambda: self._begin_anew(open_, told),  # noqa: B023 - likewise
                     writes=writes,
                 )
@@ -417,6 +434,7 @@ class Session(Cancellable):
             finally:
                 self.locks.insists = False
                 if self.transaction is open_:
+                    self._ending = True  # as in `_commit`
                     self._end()
         raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")
 
@@ -556,7 +574,7 @@ class Session(Cancellable):
         open_ = self.open_transaction()
         if self.in_block:
             for table in tables:
-                self.enlisted.append(self.database.store.enlist(table, open_.started_us))
+                self.database.store.enlist(table, open_.started_us, into=self.enlisted)
         require_undoomed(self.database, open_, tables if self.in_block else ())
 
 

@@ -271,9 +271,9 @@ class BaseStore(ABC):
         """As in `Store`."""
         self._presence.publish_schema(version, lease_until_ns)
 
-    def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
+    def enlist(self, table: int, begun_us: int, *, into: list[int] | None = None, refused: bool = False) -> int:
         """As in `Store`."""
-        return self._presence.enlist(table, begun_us, refused=refused)
+        return self._presence.enlist(table, begun_us, into=into, refused=refused)
 
     def withdraw(self, token: int) -> None:
         """As in `Store`."""

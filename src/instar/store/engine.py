@@ -575,9 +575,10 @@ class Store(Protocol):
         """Say which catalog version this process has cached, and until when its lease runs (0: without leases)."""
         ...
 
-    def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
+    def enlist(self, table: int, begun_us: int, *, into: list[int] | None = None, refused: bool = False) -> int:
         """Say (a hint) that a transaction begun at `begun_us` has written to `table`, or if `refused` that changes of
-        its schema keep turning it back (0: of any schema); returns a token."""
+        its schema keep turning it back (0: of any schema); returns a token, which is noted in `into` before: an
+        interrupt may come between."""
         ...
 
     def withdraw(self, token: int) -> None:

@@ -76,14 +76,15 @@ class _Use:
 
     def __enter__(self) -> Records:
         table = self._table
-        is_mine = table.is_mine()
+        if table.is_mine():
+            table.give_up()
         try:
             self._transaction = table.enter(write=self._write)
             return _Transaction(self._transaction)
-        except BaseException as caught:
+        except BaseException:
             # An interrupt may have come between entering and here, where `__exit__` is not called yet.
-            if table.is_mine() and not is_mine:
-                table.leave(self._transaction, caught)
+            if table.is_mine():
+                table.give_up()
             raise
 
     def __exit__(self, _kind: object, failed: BaseException | None, _trace: object) -> None:
@@ -105,7 +106,8 @@ class LmdbLockTable(LockTable):
         self._directory = directory
         self._translate = translate
         self._entering = entering
-        self._guard = threading.RLock()
+        self._guard = threading.RLock()  # which knows whose it is; nobody enters twice
+        self._entered: Any = None  # the transaction that was entered last
         self._environment: Any = None
 
     def _reading(self) -> _Use:
@@ -118,15 +120,15 @@ class LmdbLockTable(LockTable):
         """To oneself in this process, until `leave`, a transaction of LMDB. Errors as of the store."""
         self._guard.acquire()
         try:
-            if not write:
-                return self._begun(write=False)
-            entering = self._entering()
+            entering = self._entering() if write else None
             if entering is None:
-                return self._begun(write=True)
+                self._entered = self._begun(write=write)
+                return self._entered
             with entering:
-                return self._begun(write=True)
+                self._entered = self._begun(write=True)
+            return self._entered
         except BaseException as caught:
-            self._guard.release()
+            self.give_up()
             if isinstance(caught, lmdb.Error | OSError):
                 raise self._translate(caught) from caught
             raise
@@ -144,6 +146,15 @@ class LmdbLockTable(LockTable):
             self._guard.release()
         if isinstance(failed, lmdb.Error | OSError):
             raise self._translate(failed) from failed
+
+    def give_up(self) -> None:
+        """An interrupt has kept this thread from leaving: nothing of it stands."""
+        entered, self._entered = self._entered, None
+        try:
+            if entered is not None:
+                entered.abort()  # which does nothing once it has ended
+        finally:
+            self._guard.release()
 
     def _begun(self, *, write: bool) -> Any:
         if self._environment is None:

@@ -259,9 +259,11 @@ class Presence:
 
     # Open transactions: whom a schema change may wait for.
 
-    def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
-        """Note that a transaction begun at `begun_us` has written to `table`; returns a token."""
+    def enlist(self, table: int, begun_us: int, *, into: list[int] | None = None, refused: bool = False) -> int:
+        """Note that a transaction begun at `begun_us` has written to `table`; returns a token, as in `Store`."""
         token = next(self._tokens)
+        if into is not None:
+            into.append(token)
         writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident(), refused)
         words, base = self._words, self._base
         with self._lock:

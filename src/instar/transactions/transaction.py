@@ -203,8 +203,10 @@ class Transaction(Generic[C, D, T, K]):
         return point
 
     def release(self, name: str) -> None:
-        """Forget the savepoint and those set after it, keeping what was done."""
-        del self._savepoints[self._find(name) :]
+        """Forget the savepoint and those set after it, keeping what was done, but for the mode."""
+        index = self._find(name)
+        self.read_only = self._savepoints[index].read_only
+        del self._savepoints[index:]
 
     def require_writable(self, what: str) -> None:
         """25006 if the transaction is read only; `what` is the statement's name."""
