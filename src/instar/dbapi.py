@@ -275,7 +275,13 @@ class Connection:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, if a failed one: begun by BEGIN or, with autocommit off, by a statement."""
-        return self.session.in_transaction
+        session = self.session
+        if not session.use.acquire(False):  # another thread's: its own to end
+            return session.transaction is not None
+        try:
+            return session.in_transaction
+        finally:
+            session.use.release()
 
     @property
     def notices(self) -> list[str]:

@@ -107,7 +107,7 @@ class LmdbLockTable(LockTable):
         self._translate = translate
         self._entering = entering
         self._guard = threading.RLock()  # which knows whose it is; nobody enters twice
-        self._entered: Any = None  # the transaction that was entered last
+        self._entered: Any = None  # the transaction of who has the table
         self._environment: Any = None
 
     def _reading(self) -> _Use:
@@ -143,6 +143,7 @@ class LmdbLockTable(LockTable):
         except (lmdb.Error, OSError) as caught:
             failed = caught
         finally:
+            self._entered = None
             self._guard.release()
         if isinstance(failed, lmdb.Error | OSError):
             raise self._translate(failed) from failed
@@ -189,6 +190,7 @@ class LmdbLockTable(LockTable):
 
     def abandon(self) -> None:
         """In a forked child: let go of what is the parent's, as the store's own environment is let go of."""
-        if self._environment is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._environment))
-            self._environment = None
+        for kept in (self._environment, self._entered):
+            if kept is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self._environment = self._entered = None
