@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import instar
@@ -814,6 +816,22 @@ def test_a_failed_executemany_fails_its_transaction(pair: tuple[Connection, Conn
     with fails(errors.IN_FAILED_TRANSACTION):
         one.execute("SELECT 1")
     run(one, "ROLLBACK")
+
+
+def test_sets_that_cannot_be_had_are_no_failure_of_the_transaction(pair: tuple[Connection, Connection]) -> None:
+    """Nothing of the statement has come to the database."""
+    one, _ = pair
+
+    def sets() -> Iterator[tuple[int]]:
+        yield (3,)
+        raise LookupError("no more")
+
+    begin(one)
+    run(one, "DELETE FROM t WHERE id = 1")
+    with pytest.raises(LookupError):
+        one.executemany("INSERT INTO t VALUES (?)", sets())
+    run(one, "COMMIT")
+    assert all_of(one) == [(2, 20)]
 
 
 def test_nothing_is_chained_to_no_transaction(engine: Engine) -> None:

@@ -120,7 +120,7 @@ class Session(Cancellable):
             result = self._queries.fast(text, parameters)
             if result is not None:
                 return result
-        self._cancelled = False
+        self.forget_cancel()
         if self._ending:
             self._end()
             open_ = None
@@ -166,11 +166,11 @@ class Session(Cancellable):
         self._finish_ending()
         try:
             statement = parsed_dml(text)
-            sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
-        except BaseException:
+        except errors.Error:
             if self.transaction is not None:
                 self.fail(self.transaction)
             raise
+        sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
         if self.transaction is None and self.autocommit and len(sets) >= SMALLEST_LOAD:
             loaded = self._queries.load_many(statement, sets)
             if loaded is not None:
