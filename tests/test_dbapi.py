@@ -601,6 +601,14 @@ def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind
         connection.rollback()
     assert rows(connection, "CHECK DATABASE") == []
     assert rows(connection, "SELECT * FROM instar.transaction_locks") == []
+    if kind == "lmdb":
+        other = instar.connect(*path, synchronous="off", autocommit=True)
+        locked = [f"SELECT a FROM t WHERE id = {number} FOR UPDATE NOWAIT" for number in (1, turn)]
+        thread = threading.Thread(target=run, args=(other, "BEGIN", *locked, "ROLLBACK"), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), "another thread gets at the lock table"
+        other.close()
     connection.close()
 
 

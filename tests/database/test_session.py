@@ -681,6 +681,30 @@ def test_sequences_of_a_transaction_that_rolls_back(engine: Engine) -> None:
     assert rows(connection, "SELECT id FROM u") == [(1,)]
 
 
+def test_begin_after_a_query_is_heeded(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    one.autocommit = False
+    run(one, "SELECT * FROM t")
+    with fails(errors.UNDEFINED_OBJECT):
+        one.execute("PAUSE JOB 1")
+    run(one, "ROLLBACK", "SELECT * FROM t", "BEGIN")
+    with fails(errors.ACTIVE_TRANSACTION, "transaction block"):
+        one.execute("PAUSE JOB 1")
+
+
+def test_values_that_exists_draws_are_drawn(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE SEQUENCE s", "CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)")
+    assert value(connection, "SELECT EXISTS (SELECT nextval('s') FROM t)")
+    assert value(connection, "SELECT nextval('s')") == 2
+
+
+def test_what_exists_locks_is_computed(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("SELECT EXISTS (SELECT 1 / (id - id) FROM t FOR UPDATE)")
+
+
 def test_transaction_control_without_a_transaction(engine: Engine) -> None:
     connection = engine.connect()
     run(connection, "COMMIT", "ROLLBACK", "SET TRANSACTION READ ONLY", "BEGIN", "BEGIN", "COMMIT")
@@ -703,6 +727,8 @@ def test_begin_within_a_transaction(pair: tuple[Connection, Connection], work: s
     assert one.in_transaction
     match work.split(maxsplit=1)[0]:
         case "INSERT":
+            with fails(errors.ACTIVE_TRANSACTION):
+                one.execute("PAUSE JOB 1")
             run(one, "ROLLBACK")
             assert all_of(one) == [(1, 10), (2, 20)]
             run(one, work, "BEGIN", "COMMIT")

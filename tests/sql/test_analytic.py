@@ -491,6 +491,7 @@ def test_the_executor_hands_over_when_its_budget_is_spent(monkeypatch: pytest.Mo
         ("select 1 / 0 from t x where x.id < t.id offset 1", [3]),
         ("select sum(1 / (x.id - x.id)) over () from t x where x.id < t.id", [2, 3]),
         ("select count(*) from t x where x.id < t.id", [1, 2, 3]),
+        ("select sum(1 / (x.id - x.id)) from t x where x.id < t.id", [1, 2, 3]),
         ("select distinct x.a % 1 from t x where x.id < t.id offset 1", []),
         ("select 1 from t x where x.id < t.id having count(*) > 1", [3]),
         ("select x.a from t x where x.id < t.id group by x.a having count(*) > 1", []),
