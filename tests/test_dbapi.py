@@ -599,6 +599,7 @@ def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind
         work()
         assert rows(connection, "SELECT a FROM t WHERE id = ?", turn) == [(2,)]
         connection.rollback()
+    assert connection.notices == []  # of locks that could not be given back
     assert rows(connection, "CHECK DATABASE") == []
     assert rows(connection, "SELECT * FROM instar.transaction_locks") == []
     if kind == "lmdb":

@@ -34,8 +34,8 @@ def pull_up(query: Select) -> Select:
 
 
 def bare(query: tree.Query) -> tree.Query:
-    """What EXISTS asks of a query: whether it has rows, and nothing of what these say. That is not computed then (it may
-    fail), unless groups depend on it, or it does something. PostgreSQL computes aggregates all the same."""
+    """What EXISTS asks of a query: whether it has rows, and nothing of what these say. That is not computed then (it
+    may fail), unless groups depend on it, or it does something. PostgreSQL computes aggregates all the same."""
     if not isinstance(query, Select) or query.grouping_sets is not None or query.having is not None:
         return query
     if (query.distinct or query.distinct_on) and (query.limit is not None or query.offset is not None):
