@@ -31,7 +31,7 @@ from instar.schemachange.reorganize import InProcess
 from instar.sql.beside import run_beside
 from instar.sql.checks import compile_check
 from instar.sql.defaults import Defaults
-from instar.sql.execution import ExecutionContext
+from instar.sql.execution import ExecutionContext, Given
 from instar.sql.execution import Result as Executed
 from instar.sql.integrity import Rules
 from instar.sql.plan import QueryPlan
@@ -237,11 +237,11 @@ class Database:
         kept = None if former is None else former[1]
         self.point_writers[text] = command, writer, written(command, 1), kept
 
-    def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
+    def analytic(self, plan: QueryPlan, context: ExecutionContext, given: Given) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""
         if self._analytic is None:
             self._analytic = run_beside(self._load_analytic)
-        return self._analytic.run(plan, context)
+        return self._analytic.run(plan, context, given)
 
     def _load_analytic(self) -> Analytic:
         from instar.sql.analytic import Analytic

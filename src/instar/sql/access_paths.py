@@ -61,13 +61,17 @@ def _comparison(relation: int, call: tree.Call, number: int, known: Callable[[Ex
             yield Restriction(ordinal, comparison, (value,), number)
 
 
-def _column(relation: int, expr: Expr) -> int | None:
-    """The ordinal, if `expr` is a column of `relation`, at most cast in a way that leaves its values as they are."""
+def column_of(expr: Expr) -> tree.ColumnRef | None:
+    """The column that `expr` is, at most cast in a way that leaves its values as they are."""
     while isinstance(expr, tree.Cast) and is_representation_kept(expr.operand.type, expr.type):
         expr = expr.operand
-    if isinstance(expr, tree.ColumnRef) and expr.relation == relation:
-        return expr.ordinal
-    return None
+    return expr if isinstance(expr, tree.ColumnRef) else None
+
+
+def _column(relation: int, expr: Expr) -> int | None:
+    """The ordinal, if `expr` is a column of `relation`."""
+    column = column_of(expr)
+    return column.ordinal if column is not None and column.relation == relation else None
 
 
 class _Key(msgspec.Struct, frozen=True):

@@ -13,33 +13,22 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from instar import errors
-from instar.catalog.layouts import Layouts
-from instar.encoding.arrow_values import arrow_array
-from instar.sql import tree
-from instar.sql.access_paths import candidates, restrictions
-from instar.sql.accesses import RangeCompiler
+from instar.sql.analytic_inputs import Input, given_input, key_ranges, system_input, table_input
 from instar.sql.analytic_sql import Written, write_query
 from instar.sql.beside import run_beside
-from instar.sql.execution import ExecutionContext, Result
+from instar.sql.driving import read_columns
+from instar.sql.execution import ExecutionContext, Given, Result
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
-from instar.sql.plan import Access, QueryPlan
-from instar.sql.traversal import SUBQUERIES, free_relations, is_volatile, walk
+from instar.sql.plan import QueryPlan
+from instar.sql.traversal import SUBQUERIES, walk
 from instar.sql.tree import Expr
-from instar.tables.layout import arrow_type
-from instar.tables.rowset import TableReader
-from instar.tables.view import END
-from instar.types import Kind, Type
-
-# Up to so many bytes of a relation are decoded before DuckDB begins: a quarter of a small machine's memory at most.
-COLLECTED_BYTES = 256 << 20
 
 # After these a DuckDB refuses whatever it is asked, in all threads, and says the second line.
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
@@ -154,8 +143,9 @@ os.register_at_fork(after_in_child=_after_fork)
 class Analytic:
     """Runs queries in this process's DuckDB."""
 
-    def run(self, plan: QueryPlan, context: ExecutionContext) -> Result:
-        """The whole result of a query. Errors: those of the functions in it, 53100, 53200, and what its scans raise."""
+    def run(self, plan: QueryPlan, context: ExecutionContext, given: Given) -> Result:
+        """The whole result of a query, some of whose tables are `given`. Errors: those of the functions in it, 53100,
+        53200, and what its scans raise."""
         layout = FrameLayout(len(context.parameters))
         frame = layout.frame(context.parameters, context.functions, context)
         written = write_query(
@@ -165,12 +155,16 @@ class Analytic:
             lambda expr, clause: _value(expr, clause, layout, frame),
             lambda expr, clause: _count(expr, clause, layout, frame),
         )
-        found: dict[str, _Input] = {}
-        for name, (scan, ordinals, conditions) in written.scans.tables.items():
-            ranges = _ranges(scan, conditions, layout, frame)
-            found[name] = _table_input(scan, ordinals, ranges, context, context.view.layouts)
+        found: dict[str, Input] = {}
+        for name, held in written.scans.tables.items():
+            rows = given.get(held.scan.relation)
+            ordinals = read_columns(plan.query, held.scan)
+            if rows is not None:
+                found[name] = given_input(held.scan, ordinals, rows)
+            else:
+                found[name] = table_input(held.scan, ordinals, key_ranges(held, layout, frame), context)
         for name, system in written.scans.systems.items():
-            found[name] = _system_input(system, context)
+            found[name] = system_input(system, context)
         table = _run(written, found, context)
         columns = tuple(zip(plan.names, plan.types, strict=True))
         # Without columns there is one in DuckDB (analytic_sql._listed).
@@ -197,45 +191,7 @@ def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | 
     return int(count)
 
 
-class _Input:
-    """One scan's batches: a table in memory up to COLLECTED_BYTES, beyond that a stream which DuckDB pulls.
-
-    The table is decoded without DuckDB's threads waiting for the interpreter, and read by several of them. The stream
-    begins anew each time it is asked for, since a plan may read one relation several times. An error raised on its way
-    is kept, since DuckDB passes on its text.
-    """
-
-    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        self.failure: BaseException | None = None
-        self._schema = schema
-        self._batches = batches
-
-    def relation(self) -> _Input | pa.Table:
-        """What DuckDB is to read."""
-        collected: list[pa.RecordBatch] = []
-        room = COLLECTED_BYTES
-        for batch in self._batches():
-            room -= batch.nbytes
-            if room < 0:
-                return self
-            collected.append(batch)
-        return pa.Table.from_batches(collected, schema=self._schema)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader: Any = pa.RecordBatchReader.from_batches(self._schema, self._guarded())
-        return reader.__arrow_c_stream__(requested_schema)
-
-    def _guarded(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._batches()
-        except GeneratorExit:  # DuckDB wants no more of it
-            raise
-        except BaseException as failure:
-            self.failure = failure
-            raise
-
-
-def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext) -> pa.Table:
+def _run(written: Written, inputs: dict[str, Input], context: ExecutionContext) -> pa.Table:
     relations = {name: source.relation() for name, source in inputs.items()}
     outcome = _attempt(written.text, relations, context)
     if isinstance(outcome, str) and _OF_ANOTHER in outcome:
@@ -250,7 +206,7 @@ def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext)
     return _stored(outcome)
 
 
-def _attempt(text: str, relations: dict[str, _Input | pa.Table], context: ExecutionContext) -> pa.Table | str:
+def _attempt(text: str, relations: dict[str, Input | pa.Table], context: ExecutionContext) -> pa.Table | str:
     """The result, or DuckDB's message."""
     engine = _current()
     # Of this thread, whichever one it is used in: there is no other use of it before that one has ended.
@@ -271,7 +227,7 @@ def _attempt(text: str, relations: dict[str, _Input | pa.Table], context: Execut
         context.interruptible(None)
 
 
-def _outcome(connection: Any, text: str, relations: dict[str, _Input | pa.Table]) -> pa.Table | str:
+def _outcome(connection: Any, text: str, relations: dict[str, Input | pa.Table]) -> pa.Table | str:
     """As `_attempt`. Errors: DuckDB's that leave it useless."""
     try:
         for name, relation in relations.items():
@@ -306,83 +262,3 @@ def _stored(table: pa.Table) -> pa.Table:
             column = storage.cast(pa.bool_()) if pa.types.is_int8(storage.type) else storage
         arrays.append(column)
     return pa.Table.from_arrays(arrays, names=table.column_names)
-
-
-# --- inputs ----------------------------------------------------------------------------------------------------------
-
-
-def _ranges(
-    scan: tree.TableScan, conditions: Sequence[Expr], layout: FrameLayout, frame: Frame
-) -> list[tuple[bytes, bytes]]:
-    """The ranges of the primary key that the conditions leave."""
-    restricted = restrictions(scan.relation, conditions, _is_constant)
-    path = next(found.path for found in candidates(scan.table, restricted) if found.path.index is None)
-    if not path.restricts:
-        return [(b"", END)]
-    access = Access(Scope({}), scan.relation, scan.table, scan.alias, (), path)
-    return RangeCompiler(layout, None).ranges(access)(frame)
-
-
-def _is_constant(expr: Expr) -> bool:
-    """Whether the operand of a comparison can be evaluated before the query runs."""
-    if free_relations(expr) or is_volatile(expr):
-        return False
-    return not any(isinstance(found, SUBQUERIES) for found in walk(expr))
-
-
-def _table_input(
-    scan: tree.TableScan,
-    ordinals: Sequence[int],
-    ranges: Sequence[tuple[bytes, bytes]],
-    context: ExecutionContext,
-    layouts: Layouts,
-) -> _Input:
-    # DuckDB has no relation without columns: count(*) reads the first column of the key.
-    wanted = list(ordinals) or [_key_ordinal(scan)]
-    reader = TableReader(scan.table, wanted, layouts)
-    types = [scan.table.columns[ordinal].type for ordinal in wanted]
-    schema = _schema(types)
-    uuids = any(type_.kind is Kind.UUID for type_ in types)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        view = context.view if scan.level is None else context.view_at(scan.level)
-        for start, stop in ranges:
-            for batch in reader.arrow(view, start, stop):
-                context.check_cancel()
-                yield pa.RecordBatch.from_arrays(_typed(batch.columns, schema), schema=schema) if uuids else batch
-
-    return _Input(schema if uuids else reader.schema, batches)
-
-
-def _key_ordinal(scan: tree.TableScan) -> int:
-    columns = scan.table.columns
-    return next(ordinal for ordinal, column in enumerate(columns) if column.id == scan.table.primary_key[0])
-
-
-def _system_input(scan: tree.SystemScan, context: ExecutionContext) -> _Input:
-    types = [type_ for _, type_ in scan.columns]
-    schema = _schema(types)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        rows = list(context.system_rows(scan.view))
-        arrays = [arrow_array(type_, [row[number] for row in rows]) for number, type_ in enumerate(types)]
-        yield pa.RecordBatch.from_arrays(_typed(arrays, schema), schema=schema)
-
-    return _Input(schema, batches)
-
-
-def _schema(types: Sequence[Type]) -> pa.Schema:
-    """The schema of an input: columns c0, c1, ...; uuids as Arrow's extension, which DuckDB takes for its UUID."""
-    return pa.schema(
-        [
-            pa.field(f"c{number}", pa.uuid() if type_.kind is Kind.UUID else arrow_type(type_))
-            for number, type_ in enumerate(types)
-        ]
-    )
-
-
-def _typed(arrays: Sequence[Any], schema: pa.Schema) -> list[Any]:
-    return [
-        pa.ExtensionArray.from_storage(field.type, array) if isinstance(field.type, pa.BaseExtensionType) else array
-        for array, field in zip(arrays, schema, strict=True)
-    ]

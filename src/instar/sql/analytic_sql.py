@@ -13,6 +13,7 @@ import msgspec
 from instar import errors
 from instar.sql import tree
 from instar.sql.analytic_expressions import ExpressionWriter
+from instar.sql.driving import Held, held_scans
 from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
@@ -29,8 +30,7 @@ _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 class Scans(msgspec.Struct):
     """What the text reads: inputs by name, to be registered before it is run."""
 
-    tables: dict[str, tuple[tree.TableScan, tuple[int, ...], tuple[Expr, ...]]] = msgspec.field(default_factory=dict)
-    """Per input: the table, the ordinals wanted, and conditions that hold for every row that matters."""
+    tables: dict[str, Held] = msgspec.field(default_factory=dict)
     systems: dict[str, tree.SystemScan] = msgspec.field(default_factory=dict)
 
 
@@ -78,9 +78,7 @@ class QueryWriter:
         self._count = count
         self._needed = needed
         self._common: dict[int, list[Type]] = {}  # physical types of CTEs' columns
-        # The WHERE of the query whose FROM is being written. A comparison with a column in it fails for NULL, so that
-        # it may cut down the rows of any table in FROM, on whichever side of an outer join.
-        self._conditions: list[Expr] = []
+        self._held: dict[int, Held] = {}  # the tables in scope, by relation
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -134,9 +132,8 @@ class QueryWriter:
 
     def _select(self, query: tree.Select) -> tuple[str, list[Type]]:
         head = self._with(query.ctes)
-        around, self._conditions = self._conditions, conjuncts(query.where)
+        self._held |= {held.scan.relation: held for held in held_scans(query.from_, conjuncts(query.where))}
         from_ = "" if query.from_ is None else f" FROM {self._from(query.from_)}"
-        self._conditions = around
         writer = ExpressionWriter(self)
         where = "" if query.where is None else f" WHERE {writer.expr(query.where).text}"
         own = frozenset() if query.from_ is None or not query.aggregated else relations_of(query.from_)
@@ -285,9 +282,9 @@ class QueryWriter:
 
     def _table(self, item: tree.TableScan) -> str:
         relation = item.relation
-        ordinals = tuple(sorted(ordinal for owner, ordinal in self._needed if owner == relation))
+        ordinals = sorted(ordinal for owner, ordinal in self._needed if owner == relation)
         name = f"s{relation}"
-        self.scans.tables[name] = (item, ordinals, tuple(self._conditions))
+        self.scans.tables[name] = self._held[relation]
         for position, ordinal in enumerate(ordinals):
             type_ = item.table.columns[ordinal].type
             self.columns[relation, ordinal] = Sql(f"r{relation}.c{position}", type_)

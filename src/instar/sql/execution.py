@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from instar.transactions.transaction import Isolation
 from instar.types import Kind, Type
 
 Row = tuple[object, ...]
+Given = Mapping[int, list[Row]]  # rows of tables that have been read already, by relation
 UNLIMITED = 1 << 62
 
 

@@ -8,7 +8,7 @@ from instar.catalog.descriptors import Table
 from instar.sql import plan, tree
 from instar.sql.plan import InsertPlan, ModifyPlan, Node, Plan, QueryPlan, Subplan
 from instar.sql.traversal import conjuncts, walk
-from instar.sql.tree import Expr, Query, SortKey
+from instar.sql.tree import Expr, SortKey
 from instar.transactions.transaction import Isolation
 from instar.types import Kind
 from instar.values import to_text
@@ -58,7 +58,7 @@ class _Explainer:
         """A query: its engine or engines first."""
         if described.root is None:
             yield "Analytic"
-            yield from _indented(self._inputs(described.query))
+            yield from _indented(self._inputs(described))
             return
         budget = described.effort.budget
         if described.analytic and budget is not None:
@@ -67,14 +67,19 @@ class _Explainer:
             yield "Executor"
         yield from _indented(self.node(described.root, described.subplans))
 
-    def _inputs(self, query: Query) -> Iterator[str]:
-        """The scans of a query that runs in the analytic engine."""
+    def _inputs(self, described: QueryPlan) -> Iterator[str]:
+        """What a query reads that runs in the analytic engine, what is driven by keys first."""
+        query = described.query
         wanted: dict[int, set[str]] = {}
         for found in walk(query):
             if isinstance(found, tree.ColumnRef) and found.relation in self._tables:
                 wanted.setdefault(found.relation, set()).add(found.name)
+        for access in described.driven:
+            yield f"{self._access(access)} ({', '.join(sorted(wanted.get(access.relation, ())))})"
+            yield f"    Key: {self._key(access)}"
+        driven = {access.relation for access in described.driven}
         for found in walk(query):
-            if isinstance(found, tree.TableScan):
+            if isinstance(found, tree.TableScan) and found.relation not in driven:
                 columns = ", ".join(sorted(wanted.get(found.relation, ())))
                 yield f"Scan {_named(found.table.name, found.alias)}{_level(found.level)} ({columns})"
             elif isinstance(found, tree.SystemScan):

@@ -306,7 +306,8 @@ class Subplan(tree.Node, frozen=True):
 
 
 class QueryPlan(tree.Node, frozen=True):
-    """A query. `root` None: the analytic engine only; `analytic` False: the executor only."""
+    """A query. `root` None: the analytic engine only; `analytic` False: the executor only. `driven`: what keys drive of
+    the first kind's tables, which the executor reads for it, in this order; see driving.py."""
 
     query: tree.Query
     names: tuple[str, ...]
@@ -315,6 +316,7 @@ class QueryPlan(tree.Node, frozen=True):
     effort: Effort
     analytic: bool
     subplans: dict[int, Subplan] = msgspec.field(default_factory=dict)  # by id() of the query in the tree
+    driven: tuple[Access, ...] = ()
 
 
 class InsertPlan(tree.Node, frozen=True):

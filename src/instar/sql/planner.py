@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from instar import errors
 from instar.sql import tree
 from instar.sql.access_paths import ordered, walks
+from instar.sql.driving import driven_inputs
 from instar.sql.expressions import Scope
 from instar.sql.joins import (
     BOUNDED,
@@ -57,11 +58,12 @@ from instar.sql.traversal import SUBQUERIES, children, conjuncts, is_volatile, l
 from instar.sql.tree import Expr, FromItem, Query, Select, SortKey
 from instar.types import BIGINT, Type
 
-Engines = Literal["both", "executor", "analytic"]
+Engines = Literal["both", "executor", "analytic", "driven"]
 
 
 def plan_statement(bound: tree.BoundStatement, engines: Engines = "both") -> Plan:
-    """The plan of a bound statement. `engines` other than "both" force one of them, for tests that compare the two.
+    """The plan of a bound statement. `engines` other than "both" force one of them, for tests that compare the two;
+    "driven" the analytic one with all tables driven that can be.
 
     Errors: 0A000 if neither engine can run it.
     """
@@ -117,7 +119,7 @@ class _Planner:
         root: Node | None = None
         effort = BOUNDED
         subplans: dict[int, Subplan] = {}
-        if self._engines != "analytic":
+        if self._engines in ("both", "executor"):
             try:
                 root, effort = self._query(query)
                 subplans, nested = self._subplans(root)
@@ -128,7 +130,8 @@ class _Planner:
                 root = None
         if root is not None and effort.bounded and self._engines == "both":
             analytic = False
-        return QueryPlan(query, output_names(query), output_types(query), root, effort, analytic, subplans)
+        driven = driven_inputs(query) if root is None and self._engines != "analytic" else ()
+        return QueryPlan(query, output_names(query), output_types(query), root, effort, analytic, subplans, driven)
 
     def modify_plan(self, statement: tree.Update | tree.Delete) -> ModifyPlan:
         """The plan of UPDATE or DELETE: the target is one of the joined items, read with its key and version."""
