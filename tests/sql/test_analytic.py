@@ -767,3 +767,24 @@ def test_equal_values_drive_once() -> None:
         sql = f"select a.id, b.id, count(*) over () from a join b on b.{column} = a.{column} where a.id in (0,1,2,3,4)"
         assert compiled(made, sql, engines="driven").plan.driven[1].relation  # type: ignore[union-attr]
         assert sorted(query(made, sql)) == sorted(query(made, sql, engines="analytic"))
+
+
+@pytest.mark.parametrize("engines", BOTH)
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select count(*) from v group by a > 1 having a > 1", [(2,)]),
+        ("select count(*) from v group by a > 1 having not (a > 1)", [(3,)]),
+        ("select count(*) from v group by not b having not b", [(2,)]),
+        ("select count(*) from v group by not b having not (not b)", [(3,)]),
+        ("select count(*) from v group by (a > 1 and b) having (a > 1 and b)", [(1,)]),
+        ("select count(*) from v group by (a > 1 or b) having not (a > 1 or b)", [(1,)]),
+        ("select count(*) from v group by (a > 1 and b) having ((a > 1 and b)) and count(*) > 0", [(1,)]),
+        ("select case when a > 1 then 'x' end from v group by a > 1 order by 1", [("x",), (None,)]),
+    ],
+)
+def test_conditions_that_are_grouped_by(
+    world: World, engines: Engines, sql: str, expected: list[tuple[object, ...]]
+) -> None:
+    rows = "(values (1, true), (1, true), (1, false), (2, true), (3, false)) as v(a, b)"
+    assert query(world, sql.replace("from v", f"from {rows}"), engines=engines) == expected

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from instar import errors
 from instar.sql import tree
+from instar.sql.failing import depends, is_guarded, may_fail, under
 from instar.sql.functions import AggregateSql, Context
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import fail, render_cast, render_literal, sort_key, unify
@@ -74,8 +78,7 @@ class ExpressionWriter:
             case tree.Cast():
                 return render_cast(self.expr(expr.operand), expr.type, expr.explicit, self._context)
             case tree.And() | tree.Or():
-                word = " AND " if isinstance(expr, tree.And) else " OR "
-                return Sql("(" + word.join(self.expr(arg).text for arg in expr.args) + ")", BOOLEAN)
+                return Sql(self._connected(expr), BOOLEAN)
             case tree.Not():
                 return Sql(f"(NOT {self.expr(expr.operand).text})", BOOLEAN)
             case tree.IsNull() | tree.IsTruth():
@@ -91,8 +94,7 @@ class ExpressionWriter:
             case tree.Case():
                 return self._case(expr)
             case tree.Coalesce():
-                args = unify([self.expr(arg) for arg in expr.args])
-                return Sql(f"COALESCE({', '.join(arg.text for arg in args)})", _physical(args))
+                return self._coalesce(expr)
             case tree.AggregateCall():
                 return self._aggregate(expr)
             case tree.GroupingCall():
@@ -106,6 +108,75 @@ class ExpressionWriter:
             case tree.NextValue() | tree.CurrentValue() | tree.SetValue() | tree.Keep() | tree.Kept():
                 raise errors.unsupported("what is volatile in an analytic query")
 
+    # --- what is evaluated left to right (failing.py) ---------------------------------------------------------------
+
+    def condition(self, conjuncts: Sequence[Expr]) -> str:
+        """What is true where all of these are. DuckDB takes conjuncts of WHERE and ON one by one, in order."""
+        return " AND ".join([self.truth(found) for found in conjuncts]) or "TRUE"
+
+    def truth(self, expr: Expr) -> str:
+        """What is true where `expr` is, and false or NULL elsewhere."""
+        if expr in self._groups:
+            return self.expr(expr).text
+        match expr:
+            case tree.And() if is_guarded(expr):
+                return self._stepwise(expr.args, self.truth, "(CASE WHEN {} THEN {} ELSE FALSE END)")
+            case tree.Or() if is_guarded(expr):
+                return self._stepwise(expr.args, self.truth, "(CASE WHEN {} THEN TRUE ELSE {} END)")
+            case tree.Not():
+                return self._falsity(expr.operand)
+            case _:
+                return self.expr(expr).text
+
+    def _falsity(self, expr: Expr) -> str:
+        """What is true where `expr` is false."""
+        if expr in self._groups:
+            return f"(NOT {self.expr(expr).text})"
+        match expr:
+            case tree.And() if is_guarded(expr):
+                return self._stepwise(expr.args, self._falsity, "(CASE WHEN {} THEN TRUE ELSE {} END)")
+            case tree.Or() if is_guarded(expr):
+                return self._stepwise(expr.args, self._falsity, "(CASE WHEN {} THEN {} ELSE FALSE END)")
+            case tree.Not():
+                return self.truth(expr.operand)
+            case _:
+                return f"(NOT {self.expr(expr).text})"
+
+    def _stepwise(self, args: Sequence[Expr], write: Callable[[Expr], str], step: str) -> str:
+        first = write(args[0])
+        with self._below_a_guard():
+            *others, text = [write(arg) for arg in args[1:]]
+        for other in reversed([first, *others]):
+            text = step.format(other, text)
+        return text
+
+    def _connected(self, expr: tree.And | tree.Or) -> str:
+        if is_guarded(expr):
+            return f"(CASE WHEN {self.truth(expr)} THEN TRUE WHEN {self._falsity(expr)} THEN FALSE END)"
+        word = " AND " if isinstance(expr, tree.And) else " OR "
+        return "(" + word.join(self.expr(arg).text for arg in expr.args) + ")"
+
+    def _coalesce(self, expr: tree.Coalesce) -> Sql:
+        first = self.expr(expr.args[0])
+        with self._below_a_guard():
+            args = unify([first, *(self.expr(arg) for arg in expr.args[1:])])
+        if not may_fail(expr.args[1:]):
+            return Sql(f"COALESCE({', '.join(arg.text for arg in args)})", _physical(args))
+        # What COALESCE need not evaluate DuckDB may, if it stands there twice; of CASE it takes nothing out.
+        whens = " ".join(f"WHEN {arg.text} IS NOT NULL THEN {arg.text}" for arg in args[:-1])
+        return Sql(f"(CASE {whens} ELSE {args[-1].text} END)", _physical(args))
+
+    @contextmanager
+    def _below_a_guard(self) -> Iterator[None]:
+        queries = self._queries
+        around, queries.guarded = queries.guarded, True
+        try:
+            yield
+        finally:
+            queries.guarded = around
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
     def _column(self, expr: tree.ColumnRef) -> Sql:
         column = self._queries.columns[expr.relation, expr.ordinal]
         # Not a group itself, it depends on the groups, as the binder made sure.
@@ -115,10 +186,12 @@ class ExpressionWriter:
         return [sort_key(operand) for operand in unify([self.expr(expr) for expr in exprs])]
 
     def _case(self, expr: tree.Case) -> Sql:
-        *results, default = unify([*(self.expr(result) for _, result in expr.whens), self.expr(expr.default)])
+        first = self.truth(expr.whens[0][0])
+        with self._below_a_guard():
+            conditions = [first, *(self.truth(condition) for condition, _ in expr.whens[1:])]
+            *results, default = unify([*(self.expr(result) for _, result in expr.whens), self.expr(expr.default)])
         whens = " ".join(
-            f"WHEN {self.expr(condition).text} THEN {result.text}"
-            for (condition, _), result in zip(expr.whens, results, strict=True)
+            f"WHEN {condition} THEN {result.text}" for condition, result in zip(conditions, results, strict=True)
         )
         return Sql(f"(CASE {whens} ELSE {default.text} END)", _physical([*results, default]))
 
@@ -126,10 +199,10 @@ class ExpressionWriter:
         below = ExpressionWriter(self._queries)
         modifiers = AggregateSql(
             distinct=expr.distinct,
-            order_by=below.order_by(expr.order_by),
-            filter="" if expr.filter is None else below.expr(expr.filter).text,
+            order_by=below.order_by([replace(key, expr=under(expr.filter, key.expr)) for key in expr.order_by]),
+            filter="" if expr.filter is None else below.truth(expr.filter),
         )
-        return expr.aggregate.render([below.expr(arg) for arg in expr.args], modifiers)
+        return expr.aggregate.render([below.expr(under(expr.filter, arg)) for arg in expr.args], modifiers)
 
     def _grouping(self, expr: tree.GroupingCall) -> Sql:
         if self._sets is None:
@@ -157,9 +230,9 @@ class ExpressionWriter:
             if frame is not None:
                 parts.append(self._frame(frame))
         modifiers = AggregateSql(
-            filter="" if expr.filter is None else self.expr(expr.filter).text, over=" ".join(parts)
+            filter="" if expr.filter is None else self.truth(expr.filter), over=" ".join(parts)
         )  # fmt: skip
-        found = expr.function.render([self.expr(arg) for arg in expr.args], modifiers)
+        found = expr.function.render([self.expr(under(expr.filter, arg)) for arg in expr.args], modifiers)
         if offsets and expr.order_by[0].expr.type.kind is Kind.DOUBLE:
             return self._guarded(found, self.expr(expr.order_by[0].expr).text, offsets)
         return found
@@ -221,6 +294,8 @@ class ExpressionWriter:
         )
 
     def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Sql:
+        if self._queries.guarded and depends(expr):
+            raise errors.unsupported("a guarded subquery that may fail for a row around it in an analytic query")
         if isinstance(expr, tree.Exists):
             text, _ = self._queries.query(bare(expr.query))
             return Sql(f"({_not(expr.negated)}EXISTS ({text}))", BOOLEAN)

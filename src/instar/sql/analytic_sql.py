@@ -14,10 +14,11 @@ from instar import errors
 from instar.sql import tree
 from instar.sql.analytic_expressions import ExpressionWriter
 from instar.sql.driving import Held, held_scans
+from instar.sql.failing import may_fail
 from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
-from instar.sql.joins import equated, relations_of
+from instar.sql.joins import equated, guarded_on, relations_of
 from instar.sql.traversal import SUBQUERIES, conjuncts, references, walk_level
 from instar.sql.tree import Expr, FromItem, Query, SortKey
 from instar.types import INTEGER_RANGES, NUMERIC, Kind, Type
@@ -73,6 +74,7 @@ class QueryWriter:
         self.parameters = parameters
         self.context = context
         self.columns: dict[tuple[int, int], Sql] = {}
+        self.guarded = False  # whether what is written is to be evaluated for some rows only
         self.scans = Scans()
         self.value = value
         self._count = count
@@ -135,12 +137,12 @@ class QueryWriter:
         self._held |= {held.scan.relation: held for held in held_scans(query.from_, conjuncts(query.where))}
         from_ = "" if query.from_ is None else f" FROM {self._from(query.from_)}"
         writer = ExpressionWriter(self)
-        where = "" if query.where is None else f" WHERE {writer.expr(query.where).text}"
+        where = "" if query.where is None else f" WHERE {writer.condition(conjuncts(query.where))}"
         own = frozenset() if query.from_ is None or not query.aggregated else relations_of(query.from_)
         grouped = ExpressionWriter(self, query.group_exprs, query.grouping_sets, own)
         outputs = [grouped.expr(output.expr) for output in query.outputs]
         group = grouped.group_by()
-        having = "" if query.having is None else f" HAVING {grouped.expr(query.having).text}"
+        having = "" if query.having is None else f" HAVING {grouped.truth(query.having)}"
         if query.aggregated and not query.group_exprs and query.grouping_sets is None and not having:
             having = self._one_group(query)
         types = [output.type for output in outputs]
@@ -319,8 +321,22 @@ class QueryWriter:
             return f"({left} CROSS JOIN {right})"
         if any(_leaks(side) for side in (item.left, item.right)) and not _is_hashed(item):
             raise errors.unsupported("a subquery in the condition of an outer join that is joined by no equality")
-        condition = "TRUE" if item.condition is None else ExpressionWriter(self).expr(item.condition).text
-        return f"({left} {item.kind.upper()} JOIN {right} ON {condition})"
+        return f"({left} {item.kind.upper()} JOIN {right} ON {self._on(item)})"
+
+    def _on(self, item: tree.Join) -> str:
+        """What does not connect the two sides keeps the conjuncts behind it from failing; DuckDB does not."""
+        if item.kind == "inner":
+            return ExpressionWriter(self).condition(conjuncts(item.condition))
+        sides = relations_of(item.left), relations_of(item.right)
+        found: list[Expr] = []
+        said: list[Expr] = []
+        for condition in guarded_on(item):
+            joins = equated(condition, *sides) is not None
+            guarded = said and not joins and may_fail(condition)
+            found.append(tree.And((*said, condition)) if guarded else condition)
+            if not joins:
+                said.append(condition)
+        return ExpressionWriter(self).condition(found)
 
 
 def _leaks(item: FromItem) -> bool:

@@ -396,6 +396,8 @@ class Compiler:
 
     def _true(self, expr: Expr) -> _Code:
         """Source that is truthy exactly where `expr` is TRUE."""
+        if expr in self._scope.exprs:
+            return self._value(expr)
         if isinstance(expr, tree.Not):
             return self._false(expr.operand)
         if isinstance(expr, (tree.And, tree.Or)):
@@ -406,12 +408,14 @@ class Compiler:
 
     def _false(self, expr: Expr) -> _Code:
         """Source that is truthy exactly where `expr` is FALSE."""
-        if isinstance(expr, tree.Not):
-            return self._true(expr.operand)
-        if isinstance(expr, (tree.And, tree.Or)):
-            return self._joined("or" if isinstance(expr, tree.And) else "and", [self._false(arg) for arg in expr.args])
-        if isinstance(expr, tree.Call) and expr.function.inline is not None and expr.function.strict:
-            return self._inline_test(expr, f"not ({expr.function.inline})")
+        if expr not in self._scope.exprs:
+            if isinstance(expr, tree.Not):
+                return self._true(expr.operand)
+            if isinstance(expr, (tree.And, tree.Or)):
+                connective = "or" if isinstance(expr, tree.And) else "and"
+                return self._joined(connective, [self._false(arg) for arg in expr.args])
+            if isinstance(expr, tree.Call) and expr.function.inline is not None and expr.function.strict:
+                return self._inline_test(expr, f"not ({expr.function.inline})")
         code = self._value(expr)
         return self._make(f"({code.text} is False)", False, code)
 

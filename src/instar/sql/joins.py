@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from instar.sql import tree
 from instar.sql.access_paths import candidates, restrictions
 from instar.sql.expressions import ColumnKey, Scope
+from instar.sql.failing import under
 from instar.sql.plan import (
     BASE_ORDINAL,
     KEY_ORDINAL,
@@ -126,7 +127,7 @@ class JoinPlanner:
         extra: list[Expr] = []
         for item in items:
             _flatten(item, flat, extra)
-        pending = _Conjuncts([*conditions, *extra])
+        pending = _Conjuncts([*extra, *conditions])
         missing: Relations = frozenset().union(*(relations_of(item) for item in flat))
         part = Part(Rows(Scope({}), ((),)), BOUNDED, frozenset())
         if not flat:
@@ -202,7 +203,7 @@ class JoinPlanner:
 
     def _outer(self, join: tree.Join, conditions: Sequence[Expr], missing: Relations) -> Part:
         left_item, right_item = (join.right, join.left) if join.kind == "right" else (join.left, join.right)
-        on = conjuncts(join.condition)
+        on = guarded_on(join)
         relations = relations_of(join)
         if join.kind == "full":
             left, right = self.plan([left_item], []), self.plan([right_item], [])
@@ -228,6 +229,26 @@ class JoinPlanner:
             inside = [expr for expr in inside if not free_relations(expr) & left]
             part = self.plan([item], inside)
         return part, [expr for expr in on if not any(expr is found for found in inside)]
+
+
+def guarded_on(join: tree.Join) -> list[Expr]:
+    """The conjuncts of an outer join's ON. What one side is compared with, or hashed by, is evaluated for the rows of
+    the other alone: where that may fail, only for those that the conjuncts before say nothing against."""
+    found = conjuncts(join.condition)
+    return [_guarded(condition, found[:number]) for number, condition in enumerate(found)]
+
+
+def _guarded(condition: Expr, before: Sequence[Expr]) -> Expr:
+    def guarded(arg: Expr) -> Expr:
+        own = free_relations(arg)
+        said = tuple([earlier for earlier in before if free_relations(earlier) <= own])
+        return under(tree.And(said) if said else None, arg)
+
+    if before and isinstance(condition, tree.InList) and not condition.negated:
+        return replace(condition, items=tuple([guarded(item) for item in condition.items]))
+    if before and isinstance(condition, tree.Call) and condition.function.operator and condition.function.strict:
+        return replace(condition, args=tuple([guarded(arg) for arg in condition.args]))
+    return condition
 
 
 def _flatten(item: FromItem, flat: list[FromItem], extra: list[Expr]) -> None:

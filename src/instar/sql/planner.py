@@ -290,7 +290,7 @@ class _Planner:
 
     def _aggregate(self, node: Node, query: Select) -> Node:
         groups = list(query.group_exprs)
-        having = conjuncts(query.having)
+        having = _conjuncts_of_groups(query.having, groups)
         read = (tuple(output.expr for output in query.outputs), tuple(having), query.order_by, query.distinct_on)
         calls: list[tree.AggregateCall] = []
         groupings: list[tree.GroupingCall] = []
@@ -314,6 +314,13 @@ class _Planner:
         marked = tuple(tuple(groups.index(arg) for arg in call.args) for call in groupings)
         node = Aggregate(scope, node, tuple(groups), sets, tuple(calls), marked)
         return filtered(node, having)
+
+
+def _conjuncts_of_groups(expr: Expr | None, groups: Sequence[Expr]) -> list[Expr]:
+    """As `conjuncts`: an AND that is grouped by stays one."""
+    if not isinstance(expr, tree.And) or expr in groups:
+        return [] if expr is None else [expr]
+    return [found for arg in expr.args for found in _conjuncts_of_groups(arg, groups)]
 
 
 def _locked_tables(node: Node, query: Select) -> tuple[LockedTable, ...]:

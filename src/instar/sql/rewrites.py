@@ -27,7 +27,8 @@ def pull_up(query: Select) -> Select:
         if query.grouping_sets is not None and not _are_columns(inner.outputs):
             break
         columns = {(found.relation, ordinal): output.expr for ordinal, output in enumerate(inner.outputs)}
-        where = _all((*conjuncts(query.where), *conjuncts(inner.where)))
+        # What is said within comes first: nothing outside of the subquery is evaluated for rows that it does not give.
+        where = _all((*conjuncts(inner.where), *conjuncts(query.where)))
         dissolved = replace(query, from_=_replaced(query.from_, found, inner.from_), where=where)
         query = substitute(dissolved, columns)
     return _pushed_down(query)
