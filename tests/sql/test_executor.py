@@ -52,10 +52,33 @@ def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tupl
         ("select x.b from t x join t y on x.id = y.a where y.id = 8", (), 2),
         ("select id from t where id in (select y.a from t y where y.id in (8, 9, 10))", (), 6),
         ("select count(*) from (select * from t where id < 3) s join t on t.id = s.id", (), 6),
+        ("select id from t where id = $1 or b = 'b9' or id = 9", (7,), 2),
+        ("select id from t where id = $1 or b = 'b9' or b = null", (None,), 1),
+        ("select id from t where (a = 3 and id < 5 or id in (1, 2)) and b <> ''", (), 11),
+        ("select x.id, y.id from t x join t y on y.id = x.id or y.b = 'b9' where x.id = 8 or x.id = 9", (), 5),
     ],
 )
 def test_it_touches_only_what_the_keys_name(world: World, sql: str, parameters: tuple[object, ...], rows: int) -> None:
     assert touched(world, sql, *parameters)[0] == rows
+
+
+def test_an_or_gives_each_row_once(world: World) -> None:
+    assert query(world, "select id from t where id = 9 or b = 'b9' or id > 46 and id < 99 or id = 47 order by id") == [
+        (9,), (47,), (48,), (49,)
+    ]  # fmt: skip
+    rows = query(world, "select x.id, y.id from t x join t y on y.id = x.id or y.b = 'b9' where x.id = 8 or x.id = 9")
+    assert sorted(rows) == [(8, 8), (8, 9), (9, 9)]
+
+
+def test_what_a_transaction_wrote_is_found_by_an_or(world: World) -> None:
+    buffer = Buffer()
+    run(world, "insert into t values (900, 1, 'new')", buffer=buffer)
+    run(world, "update t set b = b || '!' where id = 5 or b = 'b6'", buffer=buffer)
+    run(world, "delete from t where id = 7 or b = 'b8'", buffer=buffer)
+    for where in ("id = 900 or b = 'b5!' or b = 'b6!'", "b = 'new' or id in (5, 6, 7, 8)"):
+        found = run(world, f"select id, b from t where {where} order by id", buffer=buffer).values()
+        assert found == [(5, "b5!"), (6, "b6!"), (900, "new")]
+    assert run(world, "select id from t where b = 'b5' or b = 'b7' or id = 8", buffer=buffer).values() == []
 
 
 def test_order_of_keys_is_used_in_both_directions(world: World) -> None:

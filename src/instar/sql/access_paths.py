@@ -13,6 +13,7 @@ from instar.encoding.keys import TAGS
 from instar.sql import tree
 from instar.sql.expressions import is_representation_kept
 from instar.sql.plan import Bound, KeyPath, is_single
+from instar.sql.traversal import conjuncts
 from instar.sql.tree import Expr, SortKey
 
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -28,11 +29,20 @@ class Restriction(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A path, how good it is (smaller is better), and the conjuncts that it makes superfluous."""
+    """A path, how good it is (smaller is better), and the conjuncts that it makes superfluous; an OR's `others`."""
 
     path: KeyPath
     rank: tuple[int, int, int]
     used: frozenset[int]
+    others: tuple[KeyPath, ...] = ()
+
+
+# What the conditions given say about single columns of a table.
+Find = Callable[[Sequence[Expr]], list[Restriction]]
+
+_BY_VALUES = 2  # the last rank of paths by equality
+_WALK = 5
+_MOST_PATHS = 16
 
 
 def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
@@ -94,6 +104,51 @@ def _keys(table: Table) -> Iterator[_Key]:
             yield _Key(index, columns, descending, index.unique)
 
 
+def best_candidate(table: Table, conditions: Sequence[Expr], find: Find) -> Candidate:
+    """The best path for rows that meet the conditions: one key's, or the paths of an OR's arguments."""
+    plain = _best(table, conditions, find)
+    return plain if plain.rank[0] <= _BY_VALUES else min([plain, *either(table, conditions, find)], key=_rank_of)
+
+
+def either(table: Table, conditions: Sequence[Expr], find: Find) -> list[Candidate]:
+    """For each OR among the conditions the paths of its arguments, where each has one that restricts."""
+    found = [_united(table, number, conditions, find) for number in range(len(conditions))]
+    return [candidate for candidate in found if candidate is not None]
+
+
+def _united(table: Table, number: int, conditions: Sequence[Expr], find: Find) -> Candidate | None:
+    chosen = conditions[number]
+    if not isinstance(chosen, tree.Or):
+        return None
+    rest = [*conditions[:number], *conditions[number + 1 :]]
+    parts = [_best(table, [*conjuncts(arg), *rest], find) for arg in chosen.args]
+    worst = max(part.rank[0] for part in parts)
+    paths = _merged([part.path for part in parts])
+    if worst >= _WALK or len(paths) > _MOST_PATHS:
+        return None
+    return Candidate(paths[0], (max(worst, 1), 0, 1), frozenset(), tuple(paths[1:]))
+
+
+def _merged(paths: Sequence[KeyPath]) -> list[KeyPath]:
+    """Paths by values of one column, one path for each key: `id = 1 OR id = 2` is `id IN (1, 2)`."""
+    found: dict[object, KeyPath] = {}
+    for number, path in enumerate(paths):
+        merges = len(path.equal) == 1 and path.low is path.high is None
+        merges = merges and not isinstance(path.equal[0][0], tree.InSubquery)
+        key: object = path.index if merges and path.index is not None else "primary key" if merges else number
+        known = found.get(key)
+        found[key] = path if known is None else replace(known, equal=((*known.equal[0], *path.equal[0]),))
+    return list(found.values())
+
+
+def _best(table: Table, conditions: Sequence[Expr], find: Find) -> Candidate:
+    return min(candidates(table, find(conditions)), key=_rank_of)
+
+
+def _rank_of(candidate: Candidate) -> tuple[int, int, int]:
+    return candidate.rank
+
+
 def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate]:
     """A path for every key that the restrictions restrict, and the walk over the primary key."""
     for key in _keys(table):
@@ -135,11 +190,11 @@ def _rank(path: KeyPath) -> tuple[int, int, int]:
     if path.unique:
         level = 1 if several else 0
     elif path.equal:
-        level = 2
+        level = _BY_VALUES
     elif path.low is not None and path.high is not None:
         level = 3
     else:
-        level = 4 if path.restricts else 5
+        level = 4 if path.restricts else _WALK
     bounds = (path.low is not None) + (path.high is not None)
     return level, -2 * len(path.equal) - bounds, 0 if path.index is None else 1
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
+from msgspec.structs import replace
+
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.sql import tree
@@ -139,14 +141,13 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
     """The rows of an access before its filter, counted against the budget of the execution."""
     compiler = RangeCompiler(layout, subqueries)
     execution = layout.execution
+    if access.others:
+        return _united(access, compiler, execution, layouts)
     if access.path.index is None and access.path.unique:
         return _lookups(access, compiler.keys(access), execution, layouts)
     ranges = compiler.ranges(access)
     reverse = access.path.reverse
-    reader: TableReader | IndexReader = TableReader(access.table, access.ordinals, layouts, access.reads)
-    if access.path.index is not None:
-        reader = IndexReader(access.table, access.path.index, access.ordinals, layouts, access.reads)
-
+    reader = _reader(access, layouts)
     seen = _other_view(access)
 
     def plain(p: Frame) -> Iterator[Row]:
@@ -169,6 +170,33 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
                 yield _with_version(version)
 
     return versions if access.versions else plain
+
+
+def _reader(access: Access, layouts: Layouts) -> TableReader | IndexReader:
+    if access.path.index is None:
+        return TableReader(access.table, access.ordinals, layouts, access.reads)
+    return IndexReader(access.table, access.path.index, access.ordinals, layouts, access.reads)
+
+
+def _united(access: Access, compiler: RangeCompiler, execution: int, layouts: Layouts) -> Source:
+    """By one path after the other, without the rows that one before has given."""
+    single = [replace(access, path=path, others=()) for path in (access.path, *access.others)]
+    parts = [(compiler.ranges(part), _reader(part, layouts)) for part in single]
+    seen = _other_view(access)
+
+    def rows(p: Frame) -> Iterator[Row]:
+        context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+        view = context.view if seen is None else seen(context)
+        given: set[bytes] = set()
+        for ranges, reader in parts:
+            for start, stop in ranges(p):
+                for version in reader.scan_versions(view, start, stop):
+                    if version.key not in given:
+                        given.add(version.key)
+                        context.touch(1)
+                        yield _with_version(version) if access.versions else version.values
+
+    return rows
 
 
 def _other_view(access: Access) -> Callable[[ExecutionContext], View] | None:

@@ -13,12 +13,12 @@ or of one further out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Table
 from instar.sql import tree
-from instar.sql.access_paths import Candidate, candidates, column_of, restrictions
+from instar.sql.access_paths import Candidate, Restriction, candidates, column_of, either, restrictions
 from instar.sql.expressions import Scope
 from instar.sql.plan import Access
 from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, is_volatile, references, walk
@@ -76,23 +76,27 @@ def driven_inputs(query: Query) -> tuple[Access, ...]:
         known = frozenset(access.relation for access in found)
         best = {relation: _best(held, known) for relation, held in pending.items()}
         relation = min(best, key=lambda number: best[number].rank)
-        path, scan = best[relation].path, pending.pop(relation).scan
-        if path.equal or (path.index is not None and path.restricts):
+        scan, path, others = pending.pop(relation).scan, best[relation].path, best[relation].others
+        if path.equal or others or (path.index is not None and path.restricts):
             ordinals = read_columns(query, scan)
             scope = Scope({(relation, ordinal): position for position, ordinal in enumerate(ordinals)})
-            found.append(Access(scope, relation, scan.table, scan.alias, ordinals, path, level=scan.level))
+            found.append(
+                Access(scope, relation, scan.table, scan.alias, ordinals, path, level=scan.level, others=others)
+            )
     return tuple(found)
 
 
 def _best(held: Held, known: frozenset[int]) -> Candidate:
-    """The best path by what is evaluated before the query runs, or read of the tables that are `known`."""
+    """The best path by what is evaluated before the query runs, or read of the tables that are `known`. What an OR says
+    of such a table would find a row for several of its values: an OR is read by constants alone."""
+
+    def find(exprs: Sequence[Expr], at_hand: Callable[[Expr], bool] = is_constant) -> list[Restriction]:
+        found = restrictions(held.scan.relation, exprs, at_hand)
+        return [item for item in found if item.comparison == "=" or is_constant(item.values[0])]
 
     def is_at_hand(expr: Expr) -> bool:
         return is_constant(expr) or (column_of(expr) is not None and free_relations(expr) <= known)
 
-    usable = [
-        found
-        for found in restrictions(held.scan.relation, held.conditions, is_at_hand)
-        if found.comparison == "=" or is_constant(found.values[0])
-    ]
-    return min(candidates(held.scan.table, usable), key=lambda candidate: candidate.rank)
+    table, conditions = held.scan.table, held.conditions
+    found = [*candidates(table, find(conditions, is_at_hand)), *either(table, conditions, find)]
+    return min(found, key=lambda candidate: candidate.rank)

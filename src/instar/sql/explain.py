@@ -131,11 +131,12 @@ class _Explainer:
 
     def _access(self, node: plan.Access) -> str:
         named, path = _named(node.table.name, node.alias) + _level(node.level), node.path
-        key = (node.table.primary_key_name or "row id") if path.index is None else path.index.name
+        primary = node.table.primary_key_name or "row id"
+        key = " or ".join(primary if by.index is None else by.index.name for by in (path, *node.others))
         backward = " backward" if path.reverse else ""
         if not path.restricts:
             return f"Scan {named} by {key}{backward}"
-        kind = "Lookup" if path.unique else "Range"
+        kind = "Lookup" if all(by.unique for by in (path, *node.others)) else "Range"
         return f"{kind} {named} by {key}{backward}"
 
     def _details(self, node: Node) -> Iterator[str]:
@@ -167,19 +168,25 @@ class _Explainer:
                     yield f"Offset: {self._expr(node.offset)}"
 
     def _key(self, node: plan.Access) -> str:
-        names = [node.table.columns[ordinal].name for ordinal in node.path.columns]
+        found = [self._path(node.table, path) for path in (node.path, *node.others)]
+        if len(found) > 1:
+            return " OR ".join([f"({' AND '.join(parts)})" if len(parts) > 1 else parts[0] for parts in found])
+        return " AND ".join(found[0])
+
+    def _path(self, table: Table, path: plan.KeyPath) -> list[str]:
+        names = [table.columns[ordinal].name for ordinal in path.columns]
         parts = []
-        for name, values in zip(names, node.path.equal, strict=False):
+        for name, values in zip(names, path.equal, strict=False):
             listed = ", ".join(self._expr(value) for value in values)
             if isinstance(values[0], tree.InSubquery):
                 parts.append(f"{name} IN {listed}")
             else:
                 parts.append(f"{name} = {listed}" if len(values) == 1 else f"{name} IN ({listed})")
-        for bound, symbol in ((node.path.low, ">"), (node.path.high, "<")):
+        for bound, symbol in ((path.low, ">"), (path.high, "<")):
             if bound is not None:
                 equal = "=" if bound.inclusive else ""
-                parts.append(f"{names[len(node.path.equal)]} {symbol}{equal} {self._expr(bound.expr)}")
-        return " AND ".join(parts)
+                parts.append(f"{names[len(path.equal)]} {symbol}{equal} {self._expr(bound.expr)}")
+        return parts
 
     # --- expressions --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from instar.sql import tree
-from instar.sql.access_paths import candidates, restrictions
+from instar.sql.access_paths import Restriction, best_candidate, restrictions
 from instar.sql.expressions import ColumnKey, Scope
 from instar.sql.failing import under
 from instar.sql.plan import (
@@ -186,8 +186,11 @@ class JoinPlanner:
     def _table(self, item: tree.TableScan, conditions: Sequence[Expr], missing: Relations) -> Part:
         table, relation = item.table, item.relation
         unknown = missing | {relation}
-        found = restrictions(relation, conditions, lambda expr: not free_relations(expr) & unknown)
-        best = min(candidates(table, found), key=lambda candidate: candidate.rank)
+
+        def find(exprs: Sequence[Expr]) -> list[Restriction]:
+            return restrictions(relation, exprs, lambda expr: not free_relations(expr) & unknown)
+
+        best = best_candidate(table, conditions, find)
         versions = relation == self._target or relation in self._locked
         reads = self._ordinals(relation)
         ordinals = tuple(range(len(table.columns))) if relation == self._target else reads
@@ -196,9 +199,12 @@ class JoinPlanner:
         if versions:
             columns += [(relation, KEY_ORDINAL), (relation, BASE_ORDINAL)]
         scope = scope_of(columns, not_null)
-        node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions, reads, item.level)
+        node = Access(
+            scope, relation, table, item.alias, ordinals, best.path, (), versions, reads, item.level, best.others
+        )
         level = best.rank[0]
-        bounded = level <= 1 and not any(isinstance(values[0], tree.InSubquery) for values in best.path.equal)
+        compared = [values[0] for path in (best.path, *best.others) for values in path.equal]
+        bounded = level <= 1 and not any(isinstance(value, tree.InSubquery) for value in compared)
         return Part(node, Effort(bounded, level == 5), frozenset({relation}), best.rank, best.used)
 
     def _outer(self, join: tree.Join, conditions: Sequence[Expr], missing: Relations) -> Part:

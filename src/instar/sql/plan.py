@@ -63,7 +63,8 @@ class Access(tree.Node, frozen=True):
     """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL; they
     are to be locked by the statement. `level`: as in `TableScan`.
 
-    `reads` are those of `ordinals` that the statement looks at; DML fetches all columns to carry them along.
+    `reads` are those of `ordinals` that the statement looks at; DML fetches all columns to carry them along. `others`:
+    by these paths too, each row once, in no order: the arguments of an OR, which `filter` still has.
     """
 
     scope: Scope
@@ -76,6 +77,7 @@ class Access(tree.Node, frozen=True):
     versions: bool = False
     reads: tuple[int, ...] | None = None  # None: all of them
     level: Isolation | None = None
+    others: tuple[KeyPath, ...] = ()
 
 
 class SystemRows(tree.Node, frozen=True):
@@ -237,8 +239,7 @@ def expressions(node: Node) -> tuple[Expr, ...]:
     """The expressions that a node itself evaluates; of VALUES those of rows that hold more than literals."""
     match node:
         case Access():
-            bounds = tuple(bound.expr for bound in (node.path.low, node.path.high) if bound is not None)
-            return (*(value for values in node.path.equal for value in values), *bounds, *node.filter)
+            return (*(found for path in (node.path, *node.others) for found in _compared(path)), *node.filter)
         case Rows():
             return tuple(value for row in node.rows if not tree.is_literal(row) for value in row)
         case FunctionRows():
@@ -261,6 +262,15 @@ def expressions(node: Node) -> tuple[Expr, ...]:
             return tuple(expr for expr in (node.limit, node.offset) if expr is not None)
         case SystemRows() | Rename() | CommonRows() | LockRows() | SetOperation():
             return ()
+
+
+def _compared(path: KeyPath) -> Iterator[Expr]:
+    """What the columns of a path are compared with."""
+    for values in path.equal:
+        yield from values
+    for bound in (path.low, path.high):
+        if bound is not None:
+            yield bound.expr
 
 
 def node_references(root: Node) -> frozenset[ColumnKey]:

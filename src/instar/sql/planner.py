@@ -366,7 +366,7 @@ def in_order(node: Node, keys: Sequence[SortKey], relation: int, *, early: bool)
     `early`: the reader stops early, so walking another index in the right order beats reading everything.
     """
     match node:
-        case Access(relation=owner, table=table, path=path) if owner == relation:
+        case Access(relation=owner, table=table, path=path, others=()) if owner == relation:
             found = ordered(table, path, keys, relation)
             if found is None and early and not path.restricts:
                 others = (ordered(table, other, keys, relation) for other in walks(table))
