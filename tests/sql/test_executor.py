@@ -25,6 +25,9 @@ def world() -> World:
     return made
 
 
+ROOT = "select id from t where id = 3"
+
+
 def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tuple[object, ...]]]:
     """How many rows a query touches in the executor, and its rows."""
     spent: ExecutionContext = context(world, parameters)
@@ -56,6 +59,11 @@ def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tupl
         ("select id from t where id = $1 or b = 'b9' or b = null", (None,), 1),
         ("select id from t where (a = 3 and id < 5 or id in (1, 2)) and b <> ''", (), 11),
         ("select x.id, y.id from t x join t y on y.id = x.id or y.b = 'b9' where x.id = 8 or x.id = 9", (), 5),
+        ("select t.id from t join (values (3), (4), (99)) v(id) on v.id = t.id", (), 3),
+        ("select t.id from t, generate_series(3, 5) n where n = t.id", (), 6),
+        ("with few as (select a from t where id in (8, 9)) select t.id from t join few on few.a = t.id", (), 4),
+        # Five rounds, and one that finds nothing; each counts what it gives, too.
+        (f"with recursive c(i) as ({ROOT} union all select id from c join t on id = i * 2) select i from c", (), 11),
     ],
 )
 def test_it_touches_only_what_the_keys_name(world: World, sql: str, parameters: tuple[object, ...], rows: int) -> None:

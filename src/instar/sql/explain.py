@@ -115,6 +115,10 @@ class _Explainer:
                 return f"Subquery {node.alias}"
             case plan.CommonRows():
                 return f"Common table {node.alias}"
+            case plan.Recursive():
+                return "Recursive union" + (" all" if node.all else "")
+            case plan.WorkingRows():
+                return f"Last round {node.alias}"
             case plan.NestedLoop():
                 return f"Nested loop {node.kind} join"
             case plan.HashJoin():

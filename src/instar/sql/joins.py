@@ -29,6 +29,7 @@ from instar.sql.plan import (
     Node,
     Rows,
     SystemRows,
+    WorkingRows,
     node_references,
 )
 from instar.sql.traversal import conjuncts, free_relations
@@ -37,6 +38,9 @@ from instar.sql.tree import Expr, FromItem
 Relations = frozenset[int]
 Rank = tuple[int, int, int]
 
+# As those of access_paths.py: what keys drive, or is few, comes before a walk over a table, which it may drive in turn.
+_FEW: Rank = (2, 0, 2)
+_DRIVEN: Rank = (4, 0, 2)
 _NO_KEY: Rank = (6, 0, 0)
 BOUNDED = Effort(True, False)
 DRIVEN = Effort(False, False)
@@ -55,6 +59,11 @@ class Part(msgspec.Struct, frozen=True):
     relations: Relations
     rank: Rank = _NO_KEY
     used: frozenset[int] = frozenset()
+
+
+def derived_part(node: Node, effort: Effort, relations: Relations) -> Part:
+    """The part that a subquery is."""
+    return Part(node, effort, relations, _NO_KEY if effort.scans else _DRIVEN)
 
 
 def effort_of(*efforts: Effort) -> Effort:
@@ -167,18 +176,19 @@ class JoinPlanner:
                 return self._derived(item)
             case tree.ValuesList():
                 scope = scope_of([(item.relation, ordinal) for ordinal in range(len(item.columns))])
-                return Part(Rows(scope, item.rows), BOUNDED, frozenset({item.relation}))
+                return Part(Rows(scope, item.rows), BOUNDED, frozenset({item.relation}), _FEW)
             case tree.SystemScan():
                 wanted = self._ordinals(item.relation)
                 scope = scope_of([(item.relation, ordinal) for ordinal in wanted])
                 return Part(SystemRows(scope, item.view, wanted), DRIVEN, frozenset({item.relation}))
             case tree.FunctionScan():
                 scope = scope_of([(item.relation, ordinal) for ordinal in range(len(item.columns))])
-                return Part(FunctionRows(scope, item), DRIVEN, frozenset({item.relation}))
+                return derived_part(FunctionRows(scope, item), DRIVEN, frozenset({item.relation}))
+            case tree.RecursiveRef():
+                scope = scope_of([(item.relation, ordinal) for ordinal in range(len(item.columns))])
+                return derived_part(WorkingRows(scope, item.cte, item.alias), DRIVEN, frozenset({item.relation}))
             case tree.Join():
                 return self._outer(item, conditions, missing)
-            case _:
-                raise NotExecutable("a recursive common table expression with this input")
 
     def _ordinals(self, relation: int) -> tuple[int, ...]:
         return tuple(sorted(ordinal for owner, ordinal in self._needed if owner == relation and ordinal >= 0))

@@ -30,6 +30,7 @@ class NodeCompiler:
         self._layouts = layouts
         self._subqueries = SubqueryCompiler(layout, subplans, self.source)
         self._common: dict[int, Source] = {}
+        self._working: dict[int, int] = {}  # slots of recursive common table expressions
 
     def compiler(self, scope: Scope) -> Compiler:
         """A compiler of row functions over rows of that scope."""
@@ -68,6 +69,11 @@ class NodeCompiler:
                 return self._lock_rows(node)
             case plan.SetOperation():
                 return self._set_operation(node)
+            case plan.Recursive():
+                return self._recursive(node)
+            case plan.WorkingRows():
+                slot = self._working[node.cte]
+                return lambda p: iter(p[slot])  # type: ignore[call-overload]  # rows: see `_recursive`
 
     # --- leaves -------------------------------------------------------------------------------------------------------
 
@@ -120,19 +126,41 @@ class NodeCompiler:
         return rows
 
     def _common_rows(self, node: plan.CommonRows) -> Source:
-        """Computed at the first use, whole: kept in the frame for the others."""
+        """Computed once, as far as somebody reads it: kept in the frame for the others."""
         found = self._common.get(node.cte)
         if found is None:
             slot, below = self.layout.new(), self.source(node.child)
 
             def kept(p: Frame) -> Iterator[Row]:
                 if p[slot] is None:
-                    p[slot] = list(below(p))
-                rows: list[Row] = p[slot]  # type: ignore[assignment]  # just set
-                return iter(rows)
+                    p[slot] = _Kept(below(p))
+                rows: _Kept = p[slot]  # type: ignore[assignment]  # just set
+                return rows.read()
 
             found = self._common[node.cte] = kept
         return found
+
+    def _recursive(self, node: plan.Recursive) -> Source:
+        """Round after round, each of which counts: it may read no table, and have no end."""
+        left = self.source(node.left)
+        slot = self._working[node.cte] = self.layout.new()
+        right, normal, execution = self.source(node.right), hashable(node.types), self.layout.execution
+
+        def rows(p: Frame) -> Iterator[Row]:
+            context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+            seen: set[object] = set()
+            found = left(p)
+            while True:
+                working = list(found if node.all else _distinct_rows(found, normal, seen))
+                if not working:
+                    return
+                context.check_cancel()
+                context.touch(len(working))
+                yield from working
+                p[slot] = working
+                found = right(p)
+
+        return rows
 
     # --- joins --------------------------------------------------------------------------------------------------------
 
@@ -309,11 +337,11 @@ class NodeCompiler:
         normal = hashable(node.types)
         if node.kind == "union":
             both = _chained(left, right)
-            return both if node.all else lambda p: _distinct_rows(both(p), normal)
+            return both if node.all else lambda p: _distinct_rows(both(p), normal, set())
 
         def rows(p: Frame) -> Iterator[Row]:
             counts = Counter(normal(row) for row in right(p))
-            found = left(p) if node.all else _distinct_rows(left(p), normal)
+            found = left(p) if node.all else _distinct_rows(left(p), normal, set())
             for row in found:
                 key = normal(row)
                 there = counts[key] > 0
@@ -323,6 +351,26 @@ class NodeCompiler:
                     yield row
 
         return rows
+
+
+class _Kept:
+    """Rows that several readers read, each from the first one on: made when the first of them comes to them."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rest = rows
+        self._made: list[Row] = []
+
+    def read(self) -> Iterator[Row]:
+        """All rows."""
+        made, number = self._made, 0
+        while True:
+            if number == len(made):
+                row = next(self._rest, None)
+                if row is None:
+                    return
+                made.append(row)
+            yield made[number]
+            number += 1
 
 
 def _literals(row: tuple[Expr, ...]) -> Row:
@@ -337,8 +385,8 @@ def _chained(left: Source, right: Source) -> Source:
     return rows
 
 
-def _distinct_rows(rows: Iterable[Row], normal: RowKey) -> Iterator[Row]:
-    seen: set[object] = set()
+def _distinct_rows(rows: Iterable[Row], normal: RowKey, seen: set[object]) -> Iterator[Row]:
+    """Those that are not in `seen`, which are in it then."""
     for row in rows:
         key = normal(row)
         if key not in seen:

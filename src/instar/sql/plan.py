@@ -214,9 +214,29 @@ class SetOperation(tree.Node, frozen=True):
     types: tuple[Type, ...]
 
 
+class Recursive(tree.Node, frozen=True):
+    """A recursive common table expression: the left rows, then the right side over and over, which finds what the last
+    round gave in its `WorkingRows`, until it gives nothing; unless `all`, nothing new."""
+
+    scope: Scope
+    cte: int
+    all: bool
+    left: Node
+    right: Node
+    types: tuple[Type, ...]
+
+
+class WorkingRows(tree.Node, frozen=True):
+    """What the last round of a recursive common table expression gave."""
+
+    scope: Scope
+    cte: int
+    alias: str
+
+
 Node = (
     Access | SystemRows | Rows | FunctionRows | Rename | CommonRows | Filter | NestedLoop | HashJoin | Aggregate
-    | Project | Sort | Distinct | Limit | LockRows | SetOperation
+    | Project | Sort | Distinct | Limit | LockRows | SetOperation | Recursive | WorkingRows
 )  # fmt: skip
 
 
@@ -260,7 +280,7 @@ def expressions(node: Node) -> tuple[Expr, ...]:
             return node.on
         case Limit():
             return tuple(expr for expr in (node.limit, node.offset) if expr is not None)
-        case SystemRows() | Rename() | CommonRows() | LockRows() | SetOperation():
+        case SystemRows() | Rename() | CommonRows() | LockRows() | SetOperation() | Recursive() | WorkingRows():
             return ()
 
 

@@ -18,9 +18,11 @@ from instar.sql.driving import driven_inputs
 from instar.sql.expressions import Scope
 from instar.sql.joins import (
     BOUNDED,
+    DRIVEN,
     JoinPlanner,
     NotExecutable,
     Part,
+    derived_part,
     effort_of,
     filtered,
     scope_of,
@@ -44,11 +46,13 @@ from instar.sql.plan import (
     Plan,
     Project,
     QueryPlan,
+    Recursive,
     Rename,
     Rows,
     SetOperation,
     Sort,
     Subplan,
+    WorkingRows,
     expressions,
     node_references,
     walk_plan,
@@ -232,9 +236,18 @@ class _Planner:
         return node
 
     def _common_table(self, common: tree.CommonTable) -> None:
-        if common.recursive:
-            raise NotExecutable("a recursive common table expression")
-        self._common[common.id] = self._query(common.query)
+        self._common[common.id] = self._recursive(common) if common.recursive else self._query(common.query)
+
+    def _recursive(self, common: tree.CommonTable) -> tuple[Node, Effort]:
+        query = common.query
+        if not isinstance(query, tree.SetOperation) or query.order_by or query.limit or query.offset or query.ctes:
+            raise NotExecutable("this form of a recursive common table expression")
+        left, left_effort = self._query(query.left)
+        right, right_effort = self._query(query.right)
+        scope = scope_of([(query.relation, ordinal) for ordinal in range(len(query.columns))])
+        types = tuple(type_ for _, type_ in query.columns)
+        node = Recursive(scope, common.id, query.all, left, right, types)
+        return node, effort_of(DRIVEN, left_effort, right_effort)
 
     def _derived(self, item: tree.Derived) -> Part:
         width = len(output_types(item.query))
@@ -242,13 +255,13 @@ class _Planner:
         relations = frozenset({item.relation})
         if item.cte is not None:
             if item.cte not in self._common:
-                raise NotExecutable("a recursive common table expression")
+                raise NotExecutable("a common table expression that is listed later")
             node, effort = self._common[item.cte]
-            if not node_references(node):
-                return Part(CommonRows(scope, node, item.cte, item.alias), effort, relations)
+            if not node_references(node) and not _is_of_a_round(node):
+                return derived_part(CommonRows(scope, node, item.cte, item.alias), effort, relations)
         else:
             node, effort = self._query(item.query)
-        return Part(Rename(scope, node, item.alias), effort, relations)
+        return derived_part(Rename(scope, node, item.alias), effort, relations)
 
     def _select(self, query: Select) -> tuple[Node, Effort]:
         if any(isinstance(found, tree.WindowCall) for found in walk_level((query.outputs, query.order_by))):
@@ -314,6 +327,13 @@ class _Planner:
         marked = tuple(tuple(groups.index(arg) for arg in call.args) for call in groupings)
         node = Aggregate(scope, node, tuple(groups), sets, tuple(calls), marked)
         return filtered(node, having)
+
+
+def _is_of_a_round(root: Node) -> bool:
+    """Whether a plan reads what the last round gave of a recursion around it: then it is not the same in each."""
+    nodes = list(walk_plan(root))
+    own = {node.cte for node in nodes if isinstance(node, Recursive)}
+    return any(isinstance(node, WorkingRows) and node.cte not in own for node in nodes)
 
 
 def _conjuncts_of_groups(expr: Expr | None, groups: Sequence[Expr]) -> list[Expr]:

@@ -339,12 +339,13 @@ def _check_recursive_term(second: Query, number: int, name: str, position: int |
     def mine(found: object) -> bool:
         return isinstance(found, tree.RecursiveRef) and found.cte == number
 
-    everywhere = sum(mine(found) for found in walk(second))
+    # A WITH query within it is met wherever it is used, and written once.
+    everywhere = len({id(found) for found in walk(second) if mine(found)})
     nodes = list(walk_level(second))
     where = None
     if everywhere > 1:
         where = "more than once"
-    elif sum(mine(found) for found in nodes) < everywhere:
+    elif len({id(found) for found in nodes if mine(found)}) < everywhere:
         where = "within a subquery"
     else:
         for found in nodes:
