@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from decimal import Decimal
 
 import pytest
@@ -20,6 +21,7 @@ POWERS = [
     ("1.000000000000000000", "-5", "1.000000000000000000"),
     ("-1.0", "2147483647", "-1.0000000000000000"),
     ("-12.34", "0.00", "1.0000000000000000"),
+    ("0.5", "17", "0.0000076293945313"),  # half of the last digit: no precision tells it from less but the exact one
     ("0.0", "2", "0.0000000000000000"),
     # Others: 16 significant digits, and the scale of both.
     ("32.1", "9.8", "580429286790711.10"),
@@ -72,7 +74,33 @@ def test_exponentials(argument: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [("2.0", "0.6931471805599453"), ("0.99949452", "-0.00050560779808326467"),
-     ("1.00049687395", "0.00049675054901370394"), ("1234.567890", "7.1184763011977896")],
+     ("1.00049687395", "0.00049675054901370394"), ("1234.567890", "7.1184763011977896"), ("1.00", "0.0000000000000000"),
+     ("1.00000000000000000000000000000000001", "0.0000000000000000000000000000000000100"),
+     # The size of the logarithm is estimated, by the first digits of the argument.
+     ("22026.46", "9.9999997369161475"), ("22026.4658", "10.0000000002357747"), ("1.10518", "0.10000821763121698")],
 )  # fmt: skip
 def test_logarithms(argument: str, expected: str) -> None:
     assert to_text(NUMERIC, arithmetic.natural_logarithm(Decimal(argument))) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "contexts", "expected"),
+    [
+        ("1.41421356237309504880168872420969807856967187537694", 1, "1.4142135623730950"),
+        # Beyond the digits of the first context, of the second, and of any.
+        ("0.12345678901234565000000000000001", 2, "0.1234567890123457"),
+        ("0.12345678901234564999999999999999", 2, "0.1234567890123456"),
+        ("0.1234567890123456" + "4" + "9" * 60, 3, "0.1234567890123456"),
+        ("0.12345678901234565", 3, "0.1234567890123457"),
+        ("9." + "9" * 60, 3, "10.0000000000000000"),
+    ],
+)
+def test_no_more_digits_are_computed_than_decide(value: str, contexts: int, expected: str) -> None:
+    asked = []
+
+    def compute(context: decimal.Context) -> Decimal:
+        asked.append(context.prec)
+        return context.plus(Decimal(value))
+
+    assert str(arithmetic.settled(compute, 16)) == expected
+    assert (len(asked), max(asked)) == (contexts, [28, 50, 400][contexts - 1])

@@ -7,6 +7,8 @@ PostgreSQL's scale, less only where that would take more than 38 digits.
 from __future__ import annotations
 
 import decimal
+import math
+from collections.abc import Callable
 from decimal import Decimal
 
 from instar import errors
@@ -16,6 +18,10 @@ from instar.values.numbers import EXACT, NAN, WIDE, fits, out_of_range
 MIN_SIGNIFICANT_DIGITS = 16
 _GROUP = 4  # PostgreSQL computes in base 10,000; weights are in such digits
 _LARGEST_WHOLE = 2**31  # a whole exponent beyond is taken for one with a fraction
+# A result of 16 significant digits needs little more; one of all 38 digits needs the second.
+_NARROW, _MIDDLE = (decimal.Context(prec, WIDE.rounding, WIDE.Emin, WIDE.Emax, traps=WIDE.traps) for prec in (28, 50))
+_LN_10 = 2.302585092994046
+_DOUBT = 3  # of the last digits of what a context computes: it is off by two units of the last one at most
 
 
 def add(a: Decimal, b: Decimal) -> Decimal:
@@ -108,7 +114,7 @@ def square_root(a: Decimal) -> Decimal:
         return a
     require_root(a)
     weight = (_weight(a) + 1) * _GROUP // 2 - 1
-    return settle(WIDE.sqrt(a), max(MIN_SIGNIFICANT_DIGITS - weight, scale(a), 0))
+    return settled(lambda context: context.sqrt(a), max(MIN_SIGNIFICANT_DIGITS - weight, scale(a), 0))
 
 
 def exponential(a: Decimal) -> Decimal:
@@ -118,7 +124,8 @@ def exponential(a: Decimal) -> Decimal:
     digits = int(float(a) * 0.434294481903252)
     if digits >= MAX_NUMERIC_DIGITS + 1:
         raise out_of_range(Kind.NUMERIC)
-    return settle(WIDE.exp(max(a, Decimal(-4000))), max(MIN_SIGNIFICANT_DIGITS - digits, scale(a), 0))
+    exponent = max(a, Decimal(-4000))
+    return settled(lambda context: context.exp(exponent), max(MIN_SIGNIFICANT_DIGITS - digits, scale(a), 0))
 
 
 def natural_logarithm(a: Decimal) -> Decimal:
@@ -126,8 +133,7 @@ def natural_logarithm(a: Decimal) -> Decimal:
     if a.is_nan():
         return a
     require_logarithm(a)
-    result = WIDE.ln(a)
-    return settle(result, max(MIN_SIGNIFICANT_DIGITS - _logarithm_weight(a), scale(a), 0))
+    return settled(lambda context: context.ln(a), max(MIN_SIGNIFICANT_DIGITS - _logarithm_weight(a), scale(a), 0))
 
 
 def logarithm(base: Decimal, a: Decimal) -> Decimal:
@@ -140,7 +146,9 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
         raise errors.error(errors.DIVISION_BY_ZERO, "division by zero")
     weight = _logarithm_weight(a) - _logarithm_weight(base)
     wanted = max(MIN_SIGNIFICANT_DIGITS - weight, scale(base), scale(a), 0)
-    return settle(WIDE.divide(WIDE.ln(a), WIDE.ln(base)), wanted)
+    if base == 10:
+        return settled(lambda context: context.log10(a), wanted)
+    return settled(lambda context: context.divide(context.ln(a), context.ln(base)), wanted)
 
 
 def power(base: Decimal, exponent: Decimal) -> Decimal:
@@ -156,13 +164,15 @@ def power(base: Decimal, exponent: Decimal) -> Decimal:
     whole = integral and -_LARGEST_WHOLE <= exponent < _LARGEST_WHOLE
     if not base:
         return settle(Decimal(int(not exponent)), max(MIN_SIGNIFICANT_DIGITS, scale(base) if whole else 0))
-    digits = float(exponent) * float(base.copy_abs().log10(WIDE))
+    digits = float(exponent) * float(_NARROW.log10(base.copy_abs()))
     if digits >= MAX_NUMERIC_DIGITS:
         raise out_of_range(Kind.NUMERIC)
-    result = WIDE.power(base, exponent) if digits > -1000 else Decimal(0)
+    wanted = max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - int(digits), 0)
     if whole:
-        return settle(result, max(MIN_SIGNIFICANT_DIGITS, scale(base)))
-    return settle(result, max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - int(digits), 0))
+        wanted = max(MIN_SIGNIFICANT_DIGITS, scale(base))
+    if digits <= -1000:
+        return settle(Decimal(0), wanted)
+    return settled(lambda context: context.power(base, exponent), wanted)
 
 
 def require_root(a: Decimal | float) -> None:
@@ -188,12 +198,27 @@ def require_power(base: Decimal | float, exponent: Decimal | float, *, whole: bo
 
 
 def _logarithm_weight(a: Decimal) -> int:
-    """Decimal weight of ln(a), as PostgreSQL estimates it."""
+    """Decimal weight of ln(a), as PostgreSQL estimates it: of the first two of its digits."""
     if Decimal("0.9") <= a <= Decimal("1.1"):
         distance = WIDE.subtract(a, 1)
         return distance.adjusted() if distance else 0
-    estimate = WIDE.ln(a).copy_abs()
-    return estimate.log10(WIDE).to_integral_value(decimal.ROUND_DOWN).__int__()
+    below = (_weight(a) - 1) * _GROUP
+    return int(math.log10(abs(math.log(int(a.scaleb(-below, WIDE))) + below * _LN_10)))
+
+
+def settled(compute: Callable[[decimal.Context], Decimal], wanted: int) -> Decimal:
+    """What `compute` gives in a context of unlimited digits, settled: by as few digits as decide how it is rounded."""
+    for context in (_NARROW, _MIDDLE):
+        value = compute(context)
+        if not value:
+            return settle(value, wanted)
+        doubt = Decimal((0, (1,), value.adjusted() - context.prec + _DOUBT))
+        low, high = WIDE.subtract(value, doubt), WIDE.add(value, doubt)
+        if low.adjusted() == high.adjusted():
+            found = settle(low, wanted)
+            if found == settle(high, wanted):
+                return found
+    return settle(compute(WIDE), wanted)
 
 
 def settle(value: Decimal, wanted: int) -> Decimal:

@@ -306,7 +306,9 @@ def _exact_variance(sample: bool, root: bool) -> Callable[[int, Decimal, Decimal
         if spread <= 0:
             return Decimal(0)
         variance = arithmetic.divide(spread, Decimal(rows * (rows - 1) if sample else rows * rows))
-        return arithmetic.settle(wide.sqrt(variance), arithmetic.scale(variance)) if root else variance
+        if not root:
+            return variance
+        return arithmetic.settled(lambda context: context.sqrt(variance), arithmetic.scale(variance))
 
     return finish
 
