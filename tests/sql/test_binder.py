@@ -32,12 +32,21 @@ def test_bound_trees(name: str) -> None:
     assert text == golden.read_text()
 
 
+BARRED = 'invalid reference to FROM-clause entry for table "{}"'
 NOT_GROUPING = "arguments to GROUPING must be grouping expressions of the associated query level"
 ERRORS = [
     # names
     ("SELECT nosuch FROM heap", "42703", 'column "nosuch" does not exist', 8),
     ("SELECT h.nosuch FROM heap h", "42703", "column h.nosuch does not exist", 8),
     ("SELECT x.a FROM heap", "42P01", 'missing FROM-clause entry for table "x"', 8),
+    ("SELECT 1 FROM heap h RIGHT JOIN LATERAL (SELECT h.a) y ON true", "42P10", BARRED.format("h"), 49),
+    ("SELECT 1 FROM heap h FULL JOIN LATERAL (SELECT b FROM customer) y ON true", "42P10", BARRED.format("h"), 48),
+    ("SELECT 1 FROM heap h RIGHT JOIN LATERAL (SELECT h.*) y ON true", "42P10", BARRED.format("h"), 49),
+    ("SELECT 1 FROM heap h RIGHT JOIN generate_series(1, h.a) g ON true", "42P10", BARRED.format("h"), 52),
+    ("SELECT 1 FROM heap h RIGHT JOIN (heap i CROSS JOIN LATERAL (SELECT (SELECT h.a)) y) ON true", "42P10",
+     BARRED.format("h"), 76),
+    ("SELECT 1 FROM heap h FULL JOIN heap i USING (a) RIGHT JOIN LATERAL (SELECT a) y ON true", "42P10",
+     BARRED.format("unnamed_join"), 76),
     ("SELECT heap.a FROM heap h", "42P01", 'missing FROM-clause entry for table "heap"', 8),
     ("SELECT x.* FROM heap", "42P01", 'missing FROM-clause entry for table "x"', 8),
     ("SELECT * FROM nosuch", "42P01", 'relation "nosuch" does not exist', 15),

@@ -169,11 +169,11 @@ class ExpressionBinder(PredicateBinder, CallBinder):
             raise errors.unsupported("a whole-row reference", position=position)
         name, table, schema = node.name, node.text("table") or None, node.text("db") or None
         if table is None:
-            column = self.scope.find(name, position) or self._value_of(name)
+            column = self.scope.find(name, position) or self._value_of(name, position)
             if column is None:
                 raise self._unknown_column(name, position)
             return self.reference(column, name, position)
-        item = self.scope.item(schema, table)
+        item = self.scope.item(schema, table, position)
         if item is None:
             message = f'missing FROM-clause entry for table "{table}"'
             raise errors.error(errors.UNDEFINED_TABLE, message, position=position)
@@ -186,13 +186,13 @@ class ExpressionBinder(PredicateBinder, CallBinder):
             raise errors.error(errors.AMBIGUOUS_COLUMN, message, position=position)
         return self.reference(found[0], f"{table}.{name}", position)
 
-    def _value_of(self, name: str) -> ScopeColumn | None:
+    def _value_of(self, name: str, position: int | None) -> ScopeColumn | None:
         """A function in FROM by its alias: its value."""
-        item = self.scope.item(None, name)
+        item = self.scope.item(None, name, position)
         return item.columns[0] if item is not None and item.scalar else None
 
     def _unknown_column(self, name: str, position: int | None) -> errors.Error:
-        if self.scope.item(None, name) is not None:
+        if self.scope.item(None, name, position) is not None:
             return errors.unsupported("a whole-row reference", position=position)
         return errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" does not exist', position=position)
 

@@ -216,8 +216,9 @@ class FromBinder(ABC):
     # --- joins ---
 
     def _join(self, left: Found, node: exp.Join, scope: Scope, visible: Namespace) -> Found:
-        right = self._item(node.this, scope, visible.joined(left[1]))
         kind = "cross" if node.args.get("kind") == "CROSS" else _JOIN_KINDS[node.text("side")]
+        seen = left[1].barred() if kind in ("right", "full") else left[1]
+        right = self._item(node.this, scope, visible.joined(seen))
         using = [identifier.name for identifier in node.args.get("using") or ()]
         natural = node.args.get("method") == "NATURAL"
         if natural:

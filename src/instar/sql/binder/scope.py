@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from instar import errors
 from instar.catalog.descriptors import Table
@@ -13,10 +14,14 @@ from instar.types import Type
 
 
 class ScopeColumn(msgspec.Struct, frozen=True):
-    """A column in sight. `expr` is what it stands for: a ColumnRef, or for a column merged by USING a Coalesce."""
+    """A column in sight. `expr` is what it stands for: a ColumnRef, or for a column merged by USING a Coalesce.
+
+    `barred`: it is seen, but must not be named, for there are rows of the join without it.
+    """
 
     name: str
     expr: Expr
+    barred: bool = False
 
     @property
     def type(self) -> Type:
@@ -35,6 +40,7 @@ class Item(msgspec.Struct, frozen=True):
     schema: str | None = None
     table: Table | None = None
     scalar: bool = False
+    barred: bool = False  # as its columns
 
 
 class Namespace(msgspec.Struct):
@@ -57,6 +63,11 @@ class Namespace(msgspec.Struct):
         merged = self.columns + other.columns if columns is None else columns
         return Namespace(self.items | other.items, merged)
 
+    def barred(self) -> Namespace:
+        """As the left side of a RIGHT or FULL JOIN is seen by LATERAL items of the right one."""
+        items = {alias: replace(item, barred=True) for alias, item in self.items.items()}
+        return Namespace(items, tuple(replace(column, barred=True) for column in self.columns))
+
     def named(self, name: str) -> list[ScopeColumn]:
         """The columns that the unqualified name may mean."""
         if self._index is None:
@@ -64,6 +75,13 @@ class Namespace(msgspec.Struct):
             for column in self.columns:
                 self._index.setdefault(column.name, []).append(column)
         return self._index.get(name, [])
+
+    def owner(self, column: ScopeColumn) -> str:
+        """The alias of the item whose column it is; one that USING made of two is the join's."""
+        for item in self.items.values():
+            if any(own.expr == column.expr for own in item.columns):
+                return item.alias
+        return "unnamed_join"
 
 
 class CteEntry(msgspec.Struct):
@@ -107,16 +125,26 @@ class Scope(msgspec.Struct):
                 message = f'column reference "{name}" is ambiguous'
                 raise errors.error(errors.AMBIGUOUS_COLUMN, message, position=position)
             if found:
+                if found[0].barred:
+                    raise _barred(scope.namespace.owner(found[0]), position)
                 return found[0]
             scope = scope.parent
         return None
 
-    def item(self, schema: str | None, alias: str) -> Item | None:
+    def item(self, schema: str | None, alias: str, position: int | None) -> Item | None:
         """The FROM item that a qualified name means."""
         scope: Scope | None = self
         while scope is not None:
             found = scope.namespace.items.get(alias)
             if found is not None and (schema is None or schema == found.schema):
+                if found.barred:
+                    raise _barred(alias, position)
                 return found
             scope = scope.parent
         return None
+
+
+def _barred(alias: str, position: int | None) -> errors.Error:
+    message = f'invalid reference to FROM-clause entry for table "{alias}"'
+    detail = "The combining JOIN type must be INNER or LEFT for a LATERAL reference."
+    return errors.error(errors.INVALID_COLUMN_REFERENCE, message, detail=detail, position=position)

@@ -115,7 +115,7 @@ class SelectBinder(FromBinder):
                 raise errors.error(errors.SYNTAX_ERROR, message, position=position)
         else:
             table = node.text("table")
-            item = binder.scope.item(node.text("db") or None, table)
+            item = binder.scope.item(node.text("db") or None, table, position)
             if item is None:
                 message = f'missing FROM-clause entry for table "{table}"'
                 raise errors.error(errors.UNDEFINED_TABLE, message, position=position)
