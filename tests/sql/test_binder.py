@@ -33,6 +33,7 @@ def test_bound_trees(name: str) -> None:
 
 
 BARRED = 'invalid reference to FROM-clause entry for table "{}"'
+UPSERT = "INSERT INTO customer (name) VALUES ('') ON CONFLICT (name) DO UPDATE"
 NOT_GROUPING = "arguments to GROUPING must be grouping expressions of the associated query level"
 ERRORS = [
     # names
@@ -201,6 +202,9 @@ ERRORS = [
      'constraint "x" for table "customer" does not exist', 53),
     ("INSERT INTO customer (name) VALUES ('') ON CONFLICT DO UPDATE SET name = ''", "42601",
      "ON CONFLICT DO UPDATE requires inference specification or constraint name", 53),
+    (f"{UPSERT} SET code = code || 'x'", "42702", 'column reference "code" is ambiguous', 81),
+    (f"{UPSERT} SET code = 'x' WHERE balance > 1", "42702", 'column reference "balance" is ambiguous', 91),
+    (f"{UPSERT} SET code = (SELECT code FROM heap)", "42702", 'column reference "code" is ambiguous', 89),
     ("UPDATE heap SET a = 1, a = 2", "42601", 'multiple assignments to same column "a"', 24),
     ("UPDATE heap SET (a, b) = (1, 2, 3)", "42601", "number of columns does not match number of values", 17),
     ("UPDATE heap SET a = sum(b)", "42803", "aggregate functions are not allowed in UPDATE", 21),

@@ -217,9 +217,7 @@ class DmlBinder:
         if not update:
             return tree.ConflictAction(any_target, index, False, number, (), None)
         excluded = Namespace.of(Item("excluded", number, table_columns(table, number), None, table))
-        # Unqualified names mean the target: EXCLUDED's columns must be named with it.
-        both = namespace.joined(excluded, namespace.columns)
-        scope = Scope(both, outer)
+        scope = Scope(namespace.joined(excluded), outer)
         assignments = self._assignments(node.expressions, target, scope)
         where = node.args.get("where")
         condition = None if where is None else self.queries.binder(scope, "WHERE").condition(where.this, "WHERE")
