@@ -272,7 +272,7 @@ class _Moments:
 
 
 class _FloatMoments:
-    """Youngs and Cramer's updating formula, as PostgreSQL has it."""
+    """Youngs and Cramer's updating formula, as PostgreSQL has it: what finite values make infinite is an error."""
 
     __slots__ = ("deviation", "finish", "rows", "total")
 
@@ -282,11 +282,16 @@ class _FloatMoments:
         self.total = self.deviation = 0.0
 
     def add(self, value: float) -> None:
+        before = self.total
         self.rows += 1
         self.total += value
         if self.rows > 1:
             difference = value * self.rows - self.total
             self.deviation += difference * difference / (self.rows * (self.rows - 1))
+            if math.isinf(self.total) or math.isinf(self.deviation):
+                if not math.isinf(before) and not math.isinf(value):
+                    raise out_of_range(_OVERFLOW)
+                self.deviation = math.nan
         elif not math.isfinite(value):
             self.deviation = math.nan
 
