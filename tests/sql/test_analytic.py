@@ -651,6 +651,10 @@ def test_a_float_that_an_offset_does_not_move(world: World) -> None:
     rows = "(values ('infinity'::float8), ('infinity'), (1)) v (d)"
     with pytest.raises(errors.NotSupportedError, match="whose offset does not change a value"):
         query(world, f"select count(*) over (order by d range between unbounded preceding and 1 preceding) from {rows}")
+    for frame in ("'inf' preceding and current row", "current row and 'inf' following"):
+        for direction in ("", "desc"):
+            with pytest.raises(errors.NotSupportedError, match="whose offset does not change a value"):
+                query(world, f"select count(*) over (order by d {direction} range between {frame}) from {rows}")
     sql = f"select count(*) over (order by d range between unbounded preceding and current row) from {rows}"
     assert query(world, sql) == [(1,), (3,), (3,)]
 

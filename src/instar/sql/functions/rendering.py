@@ -402,9 +402,12 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     for pattern, sqlstate, message in (
         (r"division by zero|divide by zero", errors.DIVISION_BY_ZERO, "division by zero"),
         (r"argument for ntile must be", errors.INVALID_NTILE_ARGUMENT, "argument of ntile must be greater than zero"),
-        (r"window \w+ \w+ expression cannot be negative|invalid (groups|range) (preceding|following) value",
+        (r"window \w+ \w+ expression cannot be negative|invalid groups (preceding|following) value",
          errors.INVALID_FRAME_OFFSET,
          "the offset of a frame must be neither negative nor null"),
+        # The offsets of RANGE are known to be good: one is infinite, and so is the key that it does not move.
+        (r"invalid range (preceding|following) value", errors.FEATURE_NOT_SUPPORTED,
+         "a RANGE frame whose offset does not change a value is not supported"),
         (r"window functions are not allowed in window definitions", errors.FEATURE_NOT_SUPPORTED,
          "a subquery with window functions within a window's definition is not supported"),
         (r"subqueries are not supported in lateral join conditions", errors.FEATURE_NOT_SUPPORTED,
