@@ -131,6 +131,21 @@ def test_squares_of_doubles_that_overflow(name: str) -> None:
             assert math.isnan(accumulate(entry, (DOUBLE,), rows, False))
 
 
+@pytest.mark.parametrize("name", ["min", "max"])
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [(DOUBLE, [0.0, -0.0]), (DOUBLE, [-0.0, 0.0]), (REAL, [1.0, 0.0, -0.0, 1.0]), (NUMERIC, [D("1.0"), D("1.00")])],
+    ids=str,
+)
+def test_one_of_equals_is_the_same_one(name: str, type_: Type, values: list[Any], connection: Any) -> None:
+    entry: Any
+    (entry,) = (e for e in FUNCTIONS[name] if e.arguments == (type_,))
+    rows = [(value,) for value in values]
+    source, columns = table(rows, [type_])
+    (found,) = query(connection, entry.render(columns, AggregateSql()), source)
+    assert str(accumulate(entry, (type_,), rows, False)) == str(found)
+
+
 def test_count_of_rows(connection: Any) -> None:
     entry: Any
     (entry,) = (e for e in FUNCTIONS["count"] if not e.arguments)

@@ -20,6 +20,7 @@ from instar.types import (
     BYTEA,
     DATE,
     DOUBLE,
+    FLOATS,
     INTEGER,
     INTEGER_RANGES,
     MAX_NUMERIC_DIGITS,
@@ -467,12 +468,24 @@ class _Extreme:
         return self.value
 
 
+class _FloatExtreme(_Extreme):
+    """Of equals (0 and -0), the last: PostgreSQL's answer, and that of DuckDB, whose own min and max these are."""
+
+    __slots__ = ()
+
+    def add(self, value: Any) -> None:
+        key = value if self.key is None else self.key(value)
+        if self.value is None or not (key < self.best if self.largest else key > self.best):
+            self.value, self.best = value, key
+
+
 def _extreme(name: str) -> list[Aggregate]:
     largest = name == "max"
 
     def python(types: tuple[Type, ...]) -> Callable[[], Accumulator]:
         key = comparison_key(types[0])
-        return lambda: _Extreme(largest, key)
+        kept = _FloatExtreme if types[0].kind in FLOATS else _Extreme
+        return lambda: kept(largest, key)
 
     def render(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
         key, text = sort_key(args[0]), args[0].text
