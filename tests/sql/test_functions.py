@@ -107,6 +107,7 @@ FUNCTIONS = [
     ("chr", [(INTEGER, "65")], "A"),
     ("date_part", [(TEXT, "hour"), (DATE, "2020-01-02")], "0"),
     ("decode", [(TEXT, " 0a 0B\n"), (TEXT, "hex")], "\\x0a0b"),
+    ("decode", [(TEXT, "A P\n8\t=\r "), (TEXT, "base64")], "\\x00ff"),
     ("position", [(TEXT, "abc"), (TEXT, "b")], "2"),
     ("position", [(BYTEA, "\\x010203"), (BYTEA, "\\x0203")], "2"),
     ("substr", [(BYTEA, "\\x010203"), (INTEGER, "-1"), (INTEGER, "4")], "\\x0102"),
@@ -188,6 +189,10 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
     ("call", "sqlstate", "message"),
     [
         (lambda: called(resolve_function("decode", [TEXT, TEXT]), "a b", "hex"), "22023", 'hexadecimal digit: " "'),
+        *(
+            (lambda text=text: called(resolve_function("decode", [TEXT, TEXT]), text, "base64"), "22023", "base64")
+            for text in ("AP9B=", "AP9B====", "AP8==", "AP8", "=", "AP8\f=", "AP8\u00a0=")
+        ),
         (lambda: resolve_function("btrim", [BYTEA]), "42883", r"function btrim\(bytea\) does not exist"),
         (
             lambda: called(resolve_function("get_byte", [BYTEA, INTEGER]), b"\x01\xff", 2),

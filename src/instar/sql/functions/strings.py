@@ -20,6 +20,7 @@ from instar.values.text import hex_bytes
 Sliced = TypeVar("Sliced", str, bytes)
 
 _MAX_LENGTH = 1 << 28  # characters that one call may make
+_BASE64_SPACES = dict.fromkeys(map(ord, " \t\n\r"))  # passed over
 
 
 def called(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
@@ -226,10 +227,7 @@ def _decode(text: str, form: str) -> bytes:
     if form == "hex":
         return hex_bytes(text)
     if form == "base64":
-        try:
-            return base64.b64decode("".join(text.split()), validate=True)
-        except ValueError:
-            raise errors.error(errors.INVALID_PARAMETER, "invalid base64 sequence") from None
+        return _base64_bytes(text)
     if form == "escape":
         closure = compile_cast(TEXT, BYTEA, True)
         assert closure is not None
@@ -237,6 +235,17 @@ def _decode(text: str, form: str) -> bytes:
         assert isinstance(result, bytes)
         return result
     raise errors.error(errors.INVALID_PARAMETER, f'unrecognized encoding: "{form}"')
+
+
+def _base64_bytes(text: str) -> bytes:
+    padded = text.translate(_BASE64_SPACES)
+    digits = len(padded.rstrip("="))
+    try:
+        if len(padded) - digits != -digits % 4:  # Python takes more of them
+            raise ValueError
+        return base64.b64decode(padded, validate=True)
+    except ValueError:
+        raise errors.error(errors.INVALID_PARAMETER, "invalid base64 sequence") from None
 
 
 def _md5(value: str | bytes) -> str:
