@@ -175,6 +175,10 @@ ERRORS = [
      'recursive query "x" column 1 has type integer in non-recursive term but type numeric overall', 31),
     ("WITH RECURSIVE x AS (SELECT 1 FROM x UNION SELECT 1) SELECT 1", "42P19",
      'recursive query "x" does not have the form non-recursive-term UNION [ALL] recursive-term', 38),
+    ("WITH RECURSIVE heap AS (SELECT a FROM heap) SELECT 1", "42P19",
+     'recursive query "heap" does not have the form non-recursive-term UNION [ALL] recursive-term', 32),
+    ("WITH RECURSIVE x AS (WITH y AS (SELECT 1 FROM x), x AS (SELECT 1) SELECT 1 FROM x) SELECT 1", "42P19",
+     'recursive query "x" does not have the form non-recursive-term UNION [ALL] recursive-term', 74),
     ("WITH RECURSIVE x(n) AS (SELECT 1 UNION SELECT 1 WHERE EXISTS (SELECT 1 FROM x)) SELECT 1", "42P19",
      'recursive reference to query "x" must not appear within a subquery', 34),
     ("WITH RECURSIVE a AS (SELECT 1 AS n UNION SELECT n FROM b), b AS (SELECT n FROM a) SELECT n FROM b", "0A000",
@@ -356,6 +360,20 @@ def test_names_are_found_level_by_level() -> None:
     assert isinstance(inner, tree.ScalarSubquery)
     assert isinstance(inner.query, tree.Select)
     assert brief(inner.query.outputs[0].expr) == "1.1:a"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "(WITH x(n) AS (SELECT 2) SELECT n FROM x)",
+        "(WITH y AS (SELECT 2 AS n), x AS (SELECT n FROM y) SELECT n FROM x)",
+        "(WITH RECURSIVE x(n) AS (SELECT 1 UNION SELECT n + 1 FROM x) SELECT n FROM x)",
+        "(SELECT (WITH x(n) AS (SELECT 2) SELECT n FROM x) AS n)",
+        "((SELECT 1 AS n UNION SELECT n + 1 FROM x))",
+    ],
+)
+def test_what_a_recursive_name_means_is_said_by_the_innermost_with(query: str) -> None:
+    assert bound(f"WITH RECURSIVE x AS {query} SELECT n FROM x")
 
 
 def test_a_group_by_name_is_first_a_column_and_an_order_by_name_first_an_output() -> None:

@@ -96,15 +96,17 @@ class QueryBinder(SelectBinder):
 
     def _common_table(self, node: exp.Expr, name: str, names: list[str], scope: Scope, recursive: bool) -> CteEntry:
         body = node.this
+        while isinstance(body, exp.Subquery) and body.args.get("with_") is None:
+            body = body.this
         number = self.context.new_cte()
-        if recursive and isinstance(body, exp.SetOperation) and _mentions(body, name):
+        if recursive and _mentions(body, name):
             query = self._recursive(body, number, name, names, scope)
         else:
             query = self.query(body, scope)
             query = _with_names(query, renamed(self.columns(query), names, name, position_of(node)))
         return CteEntry(number, name, self.columns(query), query)
 
-    def _recursive(self, node: exp.SetOperation, number: int, name: str, names: list[str], scope: Scope) -> Query:
+    def _recursive(self, node: exp.Expr, number: int, name: str, names: list[str], scope: Scope) -> Query:
         """first UNION [ALL] second, where the second term refers to the query itself."""
         position = position_of(node)
         if not isinstance(node, exp.Union) or _mentions(node.this, name):
@@ -330,7 +332,29 @@ def _by_need(nodes: list[exp.Expr]) -> list[exp.Expr]:
 
 
 def _mentions(node: exp.Expr, name: str) -> bool:
-    return any(table.name == name and not table.args.get("db") for table in node.find_all(exp.Table))
+    """Whether the query reads what has this name where the query stands."""
+    return any(
+        table.name == name and not table.args.get("db") and not _is_hidden(table, node, name)
+        for table in node.find_all(exp.Table)
+    )
+
+
+def _is_hidden(table: exp.Expr, query: exp.Expr, name: str) -> bool:
+    """Whether a WITH between the two gives the name a meaning of its own."""
+    inner = table
+    while inner is not query:
+        outer = inner.parent
+        assert outer is not None
+        if isinstance(outer, exp.With):
+            # In sight of a WITH query are those before it, and all of them if they may be recursive.
+            seen = outer.expressions if outer.args.get("recursive") else outer.expressions[: inner.index]
+        else:
+            with_ = outer.args.get("with_")
+            seen = [] if with_ is None or with_ is inner else with_.expressions
+        if any(found.args["alias"].name == name for found in seen):
+            return True
+        inner = outer
+    return False
 
 
 def _check_recursive_term(second: Query, number: int, name: str, position: int | None) -> None:
