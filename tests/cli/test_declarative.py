@@ -56,6 +56,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_carriage_returns_in_texts_are_kept(tmp_path: Path, file: Path, run: Run):
+    file.write_bytes(b"CREATE TABLE t (\r\na text DEFAULT 'a\rb\r\nc'\r\n);\r\n")
+    assert run("apply", tmp_path / "cr", file).status == 0
+    dumped = run("dump", tmp_path / "cr", "--schema").out
+    assert "'a\rb\r\nc'" in dumped
+    file.write_bytes(dumped.encode())
+    assert run("plan", tmp_path / "cr", file, "--check") == Done(0, run("plan", tmp_path / "cr", file).out, "")
+
+
 @pytest.fixture
 def shop(tmp_path: Path, file: Path, run: Run) -> Path:
     path = tmp_path / "shop"

@@ -140,6 +140,42 @@ def test_the_first_error_ends_a_script(shop: Path, run: Run, tmp_path: Path):
     assert run("sql", shop, "--csv", "-c", "SELECT count(*) FROM product").out.endswith("\n2\n")
 
 
+TEXTS = b"CREATE TABLE cr (a int, b text);\r\nINSERT INTO cr -- two\r\nVALUES (1,'a\rb'),\r\n(2,'a\r\nb');\r\n"
+KEPT = r"SELECT count(*) FROM cr WHERE b IN (E'a\rb', E'a\r\nb')"
+
+
+@pytest.mark.parametrize("way", ["-f", "-c", "\\i"])
+def test_carriage_returns_in_texts_are_kept(shop: Path, run: Run, tmp_path: Path, way: str):
+    (tmp_path / "cr.sql").write_bytes(TEXTS)
+    given = {"-f": ["-f", tmp_path / "cr.sql"], "-c": ["-c", TEXTS.decode()], "\\i": ["-c", f"\\i {tmp_path}/cr.sql"]}
+    assert run("sql", shop, *given[way]) == Done(0, "CREATE TABLE\nINSERT 0 2\n", "")
+    assert run("sql", shop, "--csv", "-c", KEPT).out.endswith("\n2\n")
+
+
+def test_a_pipe_is_read_as_a_file_is(shop: Path, run: Run):
+    """Its carriage returns are kept, a byte order mark is none of it, and bytes that are no UTF-8 are named."""
+    for text in (b"\xef\xbb\xbf" + TEXTS, b"\nSELECT '\xff';"):
+        done = subprocess.run(command("sql", shop), input=text, capture_output=True, env=ENVIRONMENT, check=False)
+    assert done.stderr.startswith(b"<stdin>:2: ERROR:  22021: ")
+    assert run("sql", shop, "--csv", "-c", KEPT).out.endswith("\n2\n")
+
+
+def test_bytes_that_are_no_utf8_are_named_with_their_place(shop: Path, run: Run, tmp_path: Path):
+    script = tmp_path / "bin.sql"
+    script.write_bytes(b"SELECT 1 AS one;\nSELECT '\xff';\n")
+    for given in (["-f", script], ["-c", f"\\i {script}"]):
+        done = run("sql", shop, "--csv", *given)
+        assert (done.status, done.out) == (1, "one\n1\n")
+        assert done.err.startswith(f"{script}:2: ERROR:  22021: ")
+        assert "\nLINE 1: SELECT '\ufffd'\n" in done.err
+
+
+def test_a_comment_that_is_never_closed_is_an_error(shop: Path, run: Run):
+    done = run("sql", shop, "--csv", stdin="SELECT 1 AS one;\n/* the rest\nSELECT 2;\n")
+    assert (done.status, done.out) == (1, "one\n1\n")
+    assert done.err.startswith("<stdin>:2: ERROR:  42601: unterminated /* comment")
+
+
 def test_a_command_that_fails_ends_a_script(shop: Path, run: Run):
     done = run("sql", shop, stdin="\\dt nothing\nSELECT 1;\n")
     assert done == Done(1, "", "Did not find any table named nothing.\n")

@@ -11,7 +11,7 @@ from instar import errors
 from instar.catalog.descriptors import Sequence, Table, View
 from instar.cli import describe, output
 from instar.cli.runner import Runner, run_script
-from instar.cli.statements import split
+from instar.cli.statements import open_script, split
 
 Handler = Callable[["Commands", str], bool]
 
@@ -104,8 +104,9 @@ class Commands:
         return not now if argument == "" else argument == "on"
 
     def include(self, argument: str) -> bool:
-        with Path(_file_name(argument)).open(encoding="utf-8-sig") as file:
-            return run_script(self._runner, split(file), file.name, self.run)
+        path = Path(_file_name(argument))
+        with open_script(path) as file:
+            return run_script(self._runner, split(file), str(path), self.run)
 
     def redirect(self, argument: str) -> bool:
         # The file stays open for what follows, until the next \o or the end.

@@ -31,7 +31,7 @@ _NAME_WIDTH = 40
 def read(path: Path) -> declarative.SchemaFile:
     """The schema that a file makes. What is wrong with it is printed, with line and column, and ends the command."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")  # not translated: carriage returns are part of texts
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8: {error.reason} at byte {error.start}"
         raise errors.error(errors.CHARACTER_NOT_IN_REPERTOIRE, message) from None

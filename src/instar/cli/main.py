@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import typer
 from instar import __version__, errors
 from instar.cli import output
 from instar.cli.runner import Runner, Settings, run_script
-from instar.cli.statements import split
+from instar.cli.statements import lines_of, open_script, split, standard_input
 
 if TYPE_CHECKING:
     from instar.dbapi import Connection
@@ -164,16 +163,13 @@ def run_all(runner: Runner, commands: list[str], files: list[Path]) -> bool:
     backslash = Commands(runner)
     try:
         for text in commands:
-            if not run_script(runner, split(text.splitlines(keepends=True)), "", backslash.run):
+            if not run_script(runner, split(lines_of(text)), "", backslash.run):
                 return False
         for path in files:
             if str(path) == "-":
-                if isinstance(sys.stdin, io.TextIOWrapper):
-                    sys.stdin.reconfigure(errors="surrogateescape")
-                done = run_script(runner, split(sys.stdin), "<stdin>", backslash.run)
+                done = run_script(runner, split(standard_input()), "<stdin>", backslash.run)
             else:
-                # Bytes that are no UTF-8 become lone surrogates: their statement is refused in its turn (22021).
-                with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+                with open_script(path) as file:
                     done = run_script(runner, split(file), str(path), backslash.run)
             if not done:
                 return False

@@ -218,6 +218,7 @@ def error_report(error: errors.Error, statement: str = "", place: str = "") -> s
 
 
 _CONTEXT = 60  # cells shown on either side of the place in a long line
+_NO_CHARACTERS = re.compile("[\ud800-\udfff]")  # what bytes that are no UTF-8 have become
 
 
 def caret_lines(statement: str, position: int) -> list[str]:
@@ -225,6 +226,7 @@ def caret_lines(statement: str, position: int) -> list[str]:
     before = statement[: position - 1]
     number = before.count("\n") + 1
     line = statement.split("\n")[number - 1].rstrip("\r").replace("\t", " ")
+    line = _NO_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", line)
     column = len(before) - (before.rfind("\n") + 1)
     start = max(0, column - _CONTEXT)
     left, right = "..." if start else "", "..." if len(line) > column + _CONTEXT else ""

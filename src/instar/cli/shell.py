@@ -19,7 +19,7 @@ from instar import __version__, errors
 from instar.catalog.descriptors import Object, Table, View
 from instar.cli.commands import COMMANDS, Commands, Quit
 from instar.cli.runner import Runner
-from instar.cli.statements import split, unfinished
+from instar.cli.statements import lines_of, split, unfinished
 from instar.sql.binder.deparse import quote_identifier as quoted
 
 # What somebody types, not what the grammar has.
@@ -123,7 +123,7 @@ class Shell:
 
     def _run(self, text: str) -> None:
         """Everything that was typed up to the last semicolon; what fails stops the rest of it."""
-        for piece in split(text.splitlines(keepends=True)):
+        for piece in split(lines_of(text)):
             if not (self._commands.run(piece.text) if piece.kind == "command" else self._runner.run(piece.text)):
                 return
 
