@@ -180,6 +180,16 @@ def test_numbers_and_booleans_are_read_as_sql_reads_them(connection: Connection,
         ("boolean", "o", "22P02"),
         ("integer", '""', "22P02"),
         ("date", "2024-02-30", "22008"),
+        ("real", "1e-60", "22003"),
+        ("real", "-0.00001e-60", "22003"),
+        ("double precision", "1e-400", "22003"),
+        ("timestamptz", "2024-01-01 00:00+16:00", "22009"),
+        ("timestamptz", "2024-01-01 00:00:00-2000", "22009"),
+        ("bytea", "\\x0", "22023"),
+        ("bytea", "\\xg0", "22023"),
+        ("bytea", "\\400", "22P02"),
+        ("uuid", "000000000000000000000000000000-01", "22P02"),
+        ("uuid", "00", "22P02"),
     ],
 )
 def test_what_is_no_value_is_named_with_its_row(
@@ -190,6 +200,30 @@ def test_what_is_no_value_is_named_with_its_row(
     file.write_text(f"v,i\n,1\n{value},2\n")
     with fails(sqlstate, 'It is in row 2 of the file, column "v".'):
         import_files(connection, "t", [file], create=False)
+
+
+def test_bytes_and_uuids_are_read_as_sql_reads_them(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (i integer, a bytea, u uuid)")
+    texts = ["dead", "ff00", "61-62", "\\xDE ad", "\\336\\\\", "é", '""', ""]
+    uuid = "{A0EEBC99-9C0B4EF8-BB6D6BB9-BD380A11}"
+    file = tmp_path / "t.csv"
+    file.write_text("i,a,u\n" + "".join(f"{i},{text},{uuid}\n" for i, text in enumerate(texts)))
+    import_files(connection, "t", [file], create=False)
+    found = rows(connection, "SELECT a FROM t ORDER BY i")
+    assert [row[0] for row in found] == [b"dead", b"ff00", b"61-62", b"\xde\xad", b"\xde\\", "é".encode(), b"", None]
+    assert rows(connection, f"SELECT count(*) FROM t WHERE u = '{uuid}'") == [(len(texts),)]
+
+
+def test_zeros_and_offsets_that_are_in_range(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (r real, d double precision, z timestamptz)")
+    file = tmp_path / "t.csv"
+    file.write_text("r,d,z\n0e-60,-0.00e9,2024-01-16 00:00+15:59\n1e-45,1e-320,2024-01-16 00:00-12\n,,\n")
+    import_files(connection, "t", [file], create=False)
+    assert rows(connection, "SELECT r::text, d::text, z::text FROM t ORDER BY r") == [
+        ("0", "-0", "2024-01-15 08:01:00+00"),
+        ("1e-45", "1e-320", "2024-01-16 12:00:00+00"),
+        (None, None, None),
+    ]
 
 
 def test_a_header_that_is_no_utf8(connection: Connection, tmp_path: Path):

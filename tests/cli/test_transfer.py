@@ -202,7 +202,7 @@ def test_what_cannot_be_is_said(tmp_path: Path):
     ("name", "content"),
     [
         ("t.csv", b"id\n1\nx\n"),
-        ("t.csv", b"raw\n\\x0g\n"),
+        ("t.csv", b"raw\n\\0g\n"),
         ("t.parquet", b"PAR1 not"),
         ("t.csv.gz", GZIPPED[:20]),
     ],

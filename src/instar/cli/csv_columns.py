@@ -1,8 +1,8 @@
 """Columns of CSV files: what Arrow's reader and writer of CSV do not do as PostgreSQL does.
 
 Arrow reads and writes dates and times of the years 1 to 9999 in ISO's form only, and has no text for bytes and uuids.
-It does not round what has more decimal places than its column, knows fewer words for true and false than SQL, and makes
-infinity of a number that is too large. So it is asked for text, which it then casts, fast; a column that it cannot cast
+It does not round what has more decimal places than its column, knows fewer words for true and false than SQL, makes
+infinity of a number that is too large and 0 of one that is too small, and takes offsets of a whole day. So it is asked for text, which it then casts, fast; a column that it cannot cast
 is read as SQL reads a constant, value by value, and so are the errors.
 """
 
@@ -22,6 +22,7 @@ from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.types import (
     BIGINT,
     BOOLEAN,
+    BYTEA,
     DATE,
     DOUBLE,
     FLOATS,
@@ -31,6 +32,7 @@ from instar.types import (
     TIMESTAMP,
     TIMESTAMPS,
     TIMESTAMPTZ,
+    UUID,
     Kind,
     Type,
 )
@@ -43,10 +45,13 @@ _TYPES: dict[pa.DataType, Type] = {
     pa.int64(): BIGINT,
     pa.float32(): REAL,
     pa.float64(): DOUBLE,
+    pa.binary(): BYTEA,
+    pa.binary(16): UUID,
 }
 # The first and the last value of the years 1 to 9999: days, and microseconds.
 _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_FAR_OFFSET = "[ T].*[+-](1[6-9]|2)"  # behind a time: of 16 hours or more, which Arrow takes and SQL does not
 
 
 def is_open_quote(ending: bytes, value: str) -> bool:
@@ -75,35 +80,22 @@ def plain_type(type_: Any) -> pa.DataType:
 
 def reader_type(type_: pa.DataType) -> pa.DataType:
     """What Arrow's CSV reader is asked to make of a column of a table; text where `read_column` does the rest."""
-    return pa.string() if is_bytes(type_) or _sql_type(type_) is not None else type_
+    return type_ if _sql_type(type_) is None else pa.string()
 
 
 def read_column(column: pa.Array[Any], field: pa.Field[Any], zone: str, before: int) -> pa.Array[Any]:
     """A column as Arrow's CSV reader gives it, in the type of the table's column.
 
     `zone` is the session's, for timestamptz; `before` is how many rows the file has before these. Errors: what SQL has
-    for a text that is no value of the type, with its row; 22P02 for bytes and uuids that are not hexadecimal.
+    for a text that is no value of the type, with its row.
     """
     type_: pa.DataType = field.type
     if column.type == type_:
         return column
     sql_type = _sql_type(type_)
-    if sql_type is not None:
-        found = _cast(column, type_, sql_type)
-        return _read_texts(column, field.name, sql_type, zone, before) if found is None else found
-    values: list[bytes | None] = []
-    size = type_.byte_width if pa.types.is_fixed_size_binary(type_) else None
-    for row, text in enumerate(column.to_pylist(), before + 1):
-        try:
-            values.append(None if text is None else bytes.fromhex(text.removeprefix("\\x").replace("-", "")))
-        except ValueError:
-            wrong = True
-        else:
-            wrong = size is not None and values[-1] is not None and len(values[-1]) != size
-        if wrong:
-            message = f'invalid input syntax for type {"bytea" if size is None else "uuid"}: "{text}"'
-            raise errors.error(errors.INVALID_TEXT, message, detail=_place(row, field.name))
-    return pa.array(values, type_)
+    assert sql_type is not None  # of other types columns are read by Arrow
+    found = None if is_bytes(type_) else _cast(column, type_, sql_type)
+    return _read_texts(column, field.name, sql_type, zone, before) if found is None else found
 
 
 def written_column(column: pa.Array[Any]) -> pa.Array[Any]:
@@ -129,7 +121,7 @@ def _temporal(type_: pa.DataType) -> Type | None:
 
 
 def _sql_type(type_: pa.DataType) -> Type | None:
-    """The SQL type of Arrow's columns of dates, times, booleans and numbers, as tables have them."""
+    """The SQL type of Arrow's columns of dates, times, booleans, numbers, bytes and uuids, as tables have them."""
     if pa.types.is_decimal128(type_):
         return Type(Kind.NUMERIC, precision=type_.precision, scale=type_.scale)
     return _temporal(type_) or _TYPES.get(type_)
@@ -142,9 +134,23 @@ def _cast(column: pa.Array[Any], type_: pa.DataType, sql_type: Type) -> pa.Array
     except pa.ArrowInvalid:
         return None
     if sql_type.kind in FLOATS:
-        return None if pa.compute.any(pa.compute.is_inf(found)).as_py() else found
+        return found if _is_in_range(column, found) else None
+    if sql_type.kind is Kind.TIMESTAMPTZ and _some(pa.compute.match_substring_regex(column, _FAR_OFFSET)):
+        return None
     temporal = sql_type.kind is Kind.DATE or sql_type.kind in TIMESTAMPS
     return None if temporal and not _in_usual_years(found) else found
+
+
+def _is_in_range(column: pa.Array[Any], found: pa.Array[Any]) -> bool:
+    """Whether no text became infinity, nor one 0 that has another digit before its exponent."""
+    if _some(pa.compute.is_inf(found)):
+        return False
+    zeros: Any = column.filter(pa.compute.equal(found, 0))  # any: the stubs forget what is filtered
+    return not _some(pa.compute.match_substring_regex(zeros, "^[^eE]*[1-9]"))
+
+
+def _some(flags: Any) -> bool:
+    return bool(pa.compute.any(flags).as_py())
 
 
 def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, before: int) -> pa.Array[Any]:

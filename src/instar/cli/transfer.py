@@ -1,6 +1,6 @@
 """Import and export of CSV and Parquet files: Arrow batches from end to end, never a row at a time.
 
-CSV has a header; an empty field is NULL and "" the empty string, as in PostgreSQL's COPY; bytea is hexadecimal.
+CSV has a header; an empty field is NULL and "" the empty string, as in PostgreSQL's COPY.
 """
 
 from __future__ import annotations

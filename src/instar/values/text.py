@@ -14,6 +14,8 @@ _FALSE = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")
 _BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _UUID = re.compile(r"(?:[0-9a-f]{4}-?){7}[0-9a-f]{4}\Z", re.ASCII | re.IGNORECASE)
 _ESCAPE = re.compile(rb"\\(\\|[0-3][0-7]{2})|\\")
+_PAIRS = re.compile(r"(?:[0-9a-fA-F]{2}|[ \n\t\r])*+")
+_NO_DIGIT = re.compile(r"[^0-9a-fA-F]")
 _SPACES = " \t\n\r\v\f"
 
 
@@ -108,19 +110,13 @@ def _bytea(text: str) -> bytes:
 def hex_bytes(digits: str) -> bytes:
     """Pairs of hexadecimal digits, with white space only between pairs, to bytes. Errors: 22023, as PostgreSQL has it
     for bytea and decode()."""
-    half = False
-    for character in digits:
-        if character in " \n\t\r" and not half:
-            continue
-        if character not in "0123456789abcdefABCDEF":
-            raise errors.error(errors.INVALID_PARAMETER, f'invalid hexadecimal digit: "{character}"')
-        half = not half
-    if half:
+    behind = _PAIRS.match(digits).end()  # type: ignore[union-attr]  # it matches nothing, too
+    if behind == len(digits):
+        return bytes.fromhex(digits)
+    wrong = _NO_DIGIT.search(digits, behind)
+    if wrong is None:
         raise errors.error(errors.INVALID_PARAMETER, "invalid hexadecimal data: odd number of digits")
-    return bytes.fromhex(digits.translate(_NO_SPACES))
-
-
-_NO_SPACES = dict.fromkeys(map(ord, " \n\t\r"))
+    raise errors.error(errors.INVALID_PARAMETER, f'invalid hexadecimal digit: "{wrong.group()}"')
 
 
 def _bytea_text(value: bytes) -> str:
