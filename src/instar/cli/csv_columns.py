@@ -3,8 +3,8 @@
 Arrow reads and writes dates and times of the years 1 to 9999 in ISO's form only, and has no text for bytes and uuids.
 It does not round what has more decimal places than its column, knows fewer words for true and false than SQL, makes
 infinity of a number that is too large and 0 of one that is too small, and takes offsets of up to a day. So it is asked
-for text, which it then casts, fast; a column that it cannot cast is read as SQL reads a constant, value by value, and so
-are the errors.
+for text, which it then casts, fast; a column that it cannot cast is read as SQL reads a constant, value by value, and
+so are the errors.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def import_(
         typer.Option(
             "--in-batches",
             help="Commit as the import goes on, and pass over rows whose keys are there: for many rows into a table "
-            "that has some. What broke off can be begun again.",
+            "that has some, and a key. What broke off can be begun again.",
         ),
     ] = False,
     synchronous: Synchronous = None,

@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import State, Table
 from instar.catalog.system_views import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
@@ -73,8 +73,8 @@ def import_files(
 
     Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
     first, for the columns of the first file, and does not stay if the import fails. `in_batches`: a commit per batch,
-    which passes over rows that are there, so that it can be begun again. Errors: 42703 for a column that the table, or
-    the first file, has not; 57014 after Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows
+    which passes over rows whose keys are there, so that it can be begun again; 0A000 where rows have none. Errors:
+    42703 for a column that the table, or the first file, has not; 57014 after Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows
     already.
     """
     paths = data_files(paths)
@@ -86,11 +86,13 @@ def import_files(
         wanted = None if create else table_schema(connection, table)
         zone = session.settings.get("timezone")
         first = open_source(paths[0], wanted, stack, advance, zone)
+        has_key = _has_key(session, table, first.schema.names)
+        if in_batches and not has_key:
+            raise _no_key(table)
         if wanted is None:
             wanted = first.schema
             connection.execute(create_statement(table, wanted)).close()
-            if not in_batches:
-                stack.enter_context(_dropped_on_failure(connection, table))
+            stack.enter_context(_dropped_on_failure(connection, table))
         check_names(paths[0], first.schema, wanted, table)
         others = (open_source(path, wanted, stack, advance, zone) for path in paths[1:])
         reader = plain_reader(paths, [first], others)
@@ -101,7 +103,7 @@ def import_files(
         try:
             return insert_arrow(session, table, reader, expected=expected, indexed=bars.reached("index ", expected))
         except errors.Error as error:
-            if error.sqlstate == errors.LIMIT_EXCEEDED:
+            if error.sqlstate == errors.LIMIT_EXCEEDED and has_key:
                 error.hint = "An import with --in-batches commits as it goes on, and can be begun again."
             raise
 
@@ -141,6 +143,25 @@ def _table(session: Session, name: str) -> Table | None:
     with session.database.store.read() as reader:
         found = session.database.catalog.at(reader).lookup(PUBLIC_SCHEMA, name)
     return found if isinstance(found, Table) else None
+
+
+def _has_key(session: Session, table: str, given: Sequence[str]) -> bool:
+    """Whether a row that comes a second time is known by a key. It is not where the key has a default, which may be
+    another by then, or NULL, which is unlike itself."""
+    found = _table(session, table)
+    if found is None:
+        return False
+    known = {column.id for column in found.columns if column.visible and column.name in given and not column.nullable}
+    unique = (index for index in found.indexes if index.unique and index.state is State.PUBLIC and not index.yields)
+    keys = (found.primary_key, *([each.column for each in index.columns] for index in unique))
+    return any(known.issuperset(key) for key in keys)
+
+
+def _no_key(table: str) -> errors.Error:
+    refused = errors.unsupported(f'an import in batches into "{table}", whose rows have no key to be passed over by,')
+    refused.detail = "It needs a primary key, or unique columns that are NOT NULL, whose values are all in the files."
+    refused.hint = "Without --in-batches all rows are imported or none: any number into an empty table."
+    return refused
 
 
 def data_files(paths: Sequence[Path]) -> list[Path]:
