@@ -178,10 +178,50 @@ def test_a_comment_that_is_never_closed_is_an_error(shop: Path, run: Run):
 
 def test_a_command_that_fails_ends_a_script(shop: Path, run: Run):
     done = run("sql", shop, stdin="\\dt nothing\nSELECT 1;\n")
-    assert done == Done(1, "", "Did not find any table named nothing.\n")
+    assert done == Done(1, "", "<stdin>:1: Did not find any table named nothing.\n")
     assert run("sql", shop, stdin="\\nonsense\n").status == 1
-    assert run("sql", shop, "-c", "\\i gone.sql").err == "\\i: gone.sql: No such file or directory\n"
+    assert run("sql", shop, "-c", "\\i gone.sql").err == "ERROR:  58P01: gone.sql: No such file or directory\n"
     assert run("sql", shop, stdin="SELECT 1;\n\\q\nSELECT nothing;\n").status == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\\nonsense", "invalid command \\nonsense"),
+        ("\\i gone.sql", "ERROR:  58P01: gone.sql: No such file or directory"),
+        ("\\i '", "ERROR:  42601: invalid file name: No closing quotation"),
+        ("\\o '", "ERROR:  42601: invalid file name: No closing quotation"),
+        ("\\o /", "ERROR:  42809: /: Is a directory"),
+        ("\\i a b", "ERROR:  22023: one file name is needed"),
+        ("\\i a\0b", "ERROR:  22023: one file name is needed"),
+        ("\\x maybe", 'ERROR:  22023: "maybe" is neither on nor off'),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_told_with_its_place(
+    shop: Path, run: Run, tmp_path: Path, text: str, told: str
+):
+    script = tmp_path / "script.sql"
+    script.write_text(f"\n{text}\n")
+    (tmp_path / "outer.sql").write_text(f"\\i {script}\n")
+    for file in ("script.sql", "outer.sql"):
+        done = run("sql", shop, "-f", tmp_path / file)
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(f"{script}:2: {told}")
+
+
+def test_files_that_cannot_be_read_are_told_with_their_sqlstate(shop: Path, run: Run, tmp_path: Path):
+    assert run("sql", shop, "-f", "gone.sql").err == "ERROR:  58P01: gone.sql: No such file or directory\n"
+    assert run("sql", shop, "-f", tmp_path).err == f"ERROR:  42809: {tmp_path}: Is a directory\n"
+    assert run("plan", shop, "gone.sql").err == "ERROR:  58P01: gone.sql: No such file or directory\n"
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_output_that_is_full_is_one_error(shop: Path, size: int):
+    for arguments in (["jobs", shop, "--json"], ["sql", shop, "-c", f"SELECT repeat('x', {size})"]):
+        with open("/dev/full", "w") as full:
+            asked = command(*arguments)
+            done = subprocess.run(asked, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
+        assert (done.returncode, done.stderr) == (1, "ERROR:  53100: No space left on device\n")
 
 
 def test_notices_go_to_stderr(shop: Path, run: Run):

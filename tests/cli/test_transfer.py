@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import gzip
 import os
 import resource
@@ -106,6 +107,33 @@ def test_a_failed_export_leaves_the_file_as_it_was(tmp_path: Path):
         export(pa.table({"a": [[1]]}), path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_beside_an_export_stay_as_they_are(tmp_path: Path):
+    (tmp_path / "t.csv.part").write_text("mine")
+    export(TABLE, tmp_path / "t.csv")
+    with pytest.raises(pa.ArrowInvalid):
+        export(pa.table({"a": [[1]]}), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv.part").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_target_that_cannot_be_written_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / name
+    path.mkdir()
+    with pytest.raises(errors.Error) as caught:
+        export(TABLE, path)
+    assert (sqlstate(caught), caught.value.message) == ("42809", f"{path}: Is a directory")
+    assert list(tmp_path.iterdir()) == [path]
+
+    def refused(path: Path, exist_ok: bool) -> None:  # root may write everywhere
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "touch", refused)
+    with pytest.raises(errors.Error) as caught:
+        export(TABLE, path)
+    assert (sqlstate(caught), caught.value.message) == ("42501", f"{path}: Permission denied")
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])

@@ -20,6 +20,10 @@ class Quit(Exception):
     """The user wants to leave."""
 
 
+class _Failed(Exception):
+    """What psql tells without an SQLSTATE, too."""
+
+
 class Commands:
     """The commands of one runner."""
 
@@ -27,21 +31,20 @@ class Commands:
         self._runner = runner
         self._settings = runner.settings
 
-    def run(self, text: str) -> bool:
-        """Run one line that begins with a backslash; False if it failed. Raises Quit."""
+    def run(self, text: str, place: str = "") -> bool:
+        """Run one line that begins with a backslash; False if it failed. `place` names where it stands. Raises Quit."""
         name, _, argument = text.rstrip().rstrip(";").partition(" ")
-        handler = COMMANDS.get(name)
-        if handler is None:
-            return self._fail(f"invalid command {name}: \\? shows those that there are")
         try:
-            return handler[0](self, argument.strip())
+            if name not in COMMANDS:
+                raise _Failed(f"invalid command {name}: \\? shows those that there are")
+            return COMMANDS[name][0](self, argument.strip())
+        except _Failed as failed:
+            report = f"{place}{failed}"
         except errors.Error as error:
-            return self._fail(output.error_report(error))
+            report = output.error_report(error, place=place)
         except OSError as error:
-            return self._fail(f"{name}: {error.filename}: {error.strerror}")
-
-    def _fail(self, message: str) -> bool:
-        print(message, file=self._settings.err)
+            report = output.error_report(output.file_error(error), place=place)
+        print(report, file=self._settings.err)
         return False
 
     def _say(self, message: str) -> None:
@@ -51,7 +54,7 @@ class Commands:
 
     def _found(self, found: bool, what: str, pattern: str) -> bool:
         if not found and pattern:
-            return self._fail(f"Did not find any {what} named {pattern}.")
+            raise _Failed(f"Did not find any {what} named {pattern}.")
         if not found:
             self._say(f"Did not find any {what}s.")
         return True
@@ -126,8 +129,11 @@ class Commands:
 
 
 def _file_name(argument: str) -> str:
-    words = shlex.split(argument)
-    if len(words) != 1:
+    try:
+        words = shlex.split(argument)
+    except ValueError as error:
+        raise errors.error(errors.SYNTAX_ERROR, f"invalid file name: {error}") from None
+    if len(words) != 1 or "\0" in words[0]:
         raise errors.error(errors.INVALID_PARAMETER, "one file name is needed")
     return str(Path(words[0]).expanduser())
 

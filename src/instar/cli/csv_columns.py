@@ -146,7 +146,8 @@ def _is_in_range(column: pa.Array[Any], found: pa.Array[Any]) -> bool:
     """Whether no text became infinity, nor one 0 that has another digit before its exponent."""
     if _some(pa.compute.is_inf(found)):
         return False
-    zeros: Any = column.filter(pa.compute.equal(found, 0))  # any: the stubs forget what is filtered
+    zero: Any = pa.scalar(0, found.type)  # any: the stubs are generic in types known at run time only
+    zeros: Any = column.filter(pa.compute.equal(found, zero))
     return not _some(pa.compute.match_substring_regex(zeros, "^[^eE]*[1-9]"))
 
 

@@ -401,18 +401,27 @@ def _fail(message: str) -> NoReturn:
 def guarded(run: Callable[[], object]) -> None:
     """Run the command line; errors of the database and of files are one report on stderr and status 1."""
     try:
-        run()
+        try:
+            run()
+        finally:
+            _flush_output()
     except errors.Error as error:
         _fail(output.error_report(error))
     except RecursionError:
         _fail(f"ERROR:  {errors.STATEMENT_TOO_COMPLEX}: an expression is too deeply nested")
-    except BrokenPipeError:
-        # The reader has seen enough (head, a pager): the interpreter must not complain again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough (head, a pager)
         sys.exit(1)
     except OSError as error:
-        file = f"{error.filename}: " if error.filename else ""  # Arrow names it within its text
-        _fail(f"ERROR:  {file}{error.strerror or error}")
+        _fail(output.error_report(output.file_error(error)))
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The interpreter must not complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _fill_standard_files() -> None:

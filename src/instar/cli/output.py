@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import math
 import re
@@ -217,6 +218,24 @@ def error_report(error: errors.Error, statement: str = "", place: str = "") -> s
     return "\n".join(lines)
 
 
+def file_error(error: OSError, path: object = None) -> errors.Error:
+    """What the system says of a file, or of `path` in its place, with the SQLSTATE that PostgreSQL has for it."""
+    name = path or error.filename
+    told = error.strerror or str(error)
+    return errors.error(_OF_FILES.get(error.errno, errors.IO_ERROR), f"{name}: {told}" if name else told)
+
+
+_OF_FILES: dict[int | None, str] = {
+    errno.ENOENT: errors.UNDEFINED_FILE,
+    errno.EACCES: errors.INSUFFICIENT_PRIVILEGE,
+    errno.EPERM: errors.INSUFFICIENT_PRIVILEGE,
+    errno.EROFS: errors.INSUFFICIENT_PRIVILEGE,
+    errno.EISDIR: errors.WRONG_OBJECT_TYPE,
+    errno.ENOTDIR: errors.WRONG_OBJECT_TYPE,
+    errno.ENOSPC: errors.DISK_FULL,
+    errno.EDQUOT: errors.DISK_FULL,
+    errno.EFBIG: errors.DISK_FULL,
+}
 _CONTEXT = 60  # cells shown on either side of the place in a long line
 _NO_CHARACTERS = re.compile("[\ud800-\udfff]")  # what bytes that are no UTF-8 have become
 

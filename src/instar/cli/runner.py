@@ -121,10 +121,10 @@ def cleaning_up() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run_script(runner: Runner, pieces: Iterable[Piece], name: str, command: Callable[[str], bool]) -> bool:
+def run_script(runner: Runner, pieces: Iterable[Piece], name: str, command: Callable[[str, str], bool]) -> bool:
     """Run pieces until the first error, as psql does with ON_ERROR_STOP; errors name `name` and line."""
     for piece in pieces:
         place = f"{name}:{piece.line}: " if name else ""
-        if not (command(piece.text) if piece.kind == "command" else runner.run(piece.text, place)):
+        if not (command(piece.text, place) if piece.kind == "command" else runner.run(piece.text, place)):
             return False
     return True

@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from instar.catalog.system_views import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
 from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8, require_text
+from instar.cli.output import file_error
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
@@ -74,8 +76,8 @@ def import_files(
     Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
     first, for the columns of the first file, and does not stay if the import fails. `in_batches`: a commit per batch,
     which passes over rows whose keys are there, so that it can be begun again; 0A000 where rows have none. Errors:
-    42703 for a column that the table, or the first file, has not; 57014 after Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows
-    already.
+    42703 for a column that the table, or the first file, has not; 57014 after Ctrl-C; 54000 for more
+    rows than a transaction takes, where the table has rows already.
     """
     paths = data_files(paths)
     expected = sum(map(estimated_rows, paths))
@@ -489,15 +491,19 @@ def check_directory(path: Path) -> None:
 def _write(source: Source, path: Path, expected: int, types: Sequence[str]) -> int:
     check_directory(path)
     write = _write_parquet if file_format(path) == "parquet" else _write_csv
-    unfinished = path.with_name(path.name + ".part")
+    # Of a name that nobody else has: neither a file of the user's nor one of another export's.
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     with cleaning_up():
         try:
+            unfinished.touch(exist_ok=False)
             with progress_bars() as bars:
                 rows = write(noted(source, types), unfinished, path.suffix, bars.add("export", expected))
             unfinished.replace(path)
         except OSError as error:
-            if error.errno is None or error.errno == errno.EIO or error.errno not in DISK_ERRNOS:
+            if error.errno is None:
                 raise
+            if error.errno == errno.EIO or error.errno not in DISK_ERRNOS:
+                raise file_error(error, path) from None
             what = f"the disk is full: {path} could not be written: {os.strerror(error.errno)}"
             raise errors.error(errors.DISK_FULL, what, hint="Make room on the device, or export to another.") from None
         finally:
