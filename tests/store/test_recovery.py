@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import instar
+from instar import errors
 from instar.store import keeper, wal
 from instar.store.data_file import meta_pages
 from instar.store.lmdb import LmdbStore, open_store
@@ -240,3 +242,13 @@ def test_what_lies_behind_a_torn_frame_never_follows_upon_a_new_one(
     assert stored[b"\x03A"][:4] == b"made"
     assert b"\x03B" not in stored
     again.close()
+
+
+@pytest.mark.parametrize("name", [*WAL_FILES, *CHECKPOINT_FILES])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, name: str):
+    path = tmp_path / "db"
+    open_store(path).close()
+    (path / name).unlink()
+    with pytest.raises(errors.Error, match=re.escape(f"the store {path} is damaged: {name} is missing")) as caught:
+        open_store(path)
+    assert caught.value.sqlstate == errors.DATA_CORRUPTED

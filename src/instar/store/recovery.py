@@ -74,9 +74,11 @@ def applied_frames(path: str, checkpoint: Checkpoint) -> tuple[list[range], int]
 def recover(path: str, open_environment: Callable[[], Any]) -> int:
     """Have the data file hold all that the log tells, on disk; the position at which the log goes on.
 
-    Only while no process has the store open. XX001 without a checkpoint; OSError and LMDB's errors.
+    Only while no process has the store open. XX001 without a checkpoint or one of the files; OSError and LMDB's errors.
     """
     with contextlib.ExitStack() as opened:
+        for name in WAL_FILES:
+            _opened(path, name, opened)
         files = [_opened(path, name, opened) for name in CHECKPOINT_FILES]
         data = _opened(path, DATA_FILE, opened)
         newest = read_checkpoint(files)
