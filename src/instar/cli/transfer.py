@@ -27,6 +27,7 @@ from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
 from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8, require_text
 from instar.cli.output import file_error
+from instar.cli.parquet_columns import require_values
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
@@ -123,20 +124,26 @@ def _dropped_on_failure(connection: Connection, table: str) -> Iterator[None]:
 
 @contextmanager
 def _rows_named(session: Session, table: str, paths: Sequence[Path], wanted: pa.Schema) -> Iterator[None]:
-    """What only the table finds wrong with the text of a CSV file is told with its row: the files are read again."""
+    """What only the table finds wrong with a value is told with its row: the files are read again."""
     try:
         yield
-    except errors.DataError as error:
-        if error.sqlstate not in _OF_TEXTS or "of the file" in (error.detail or ""):
+    except (errors.DataError, errors.ProgrammingError, errors.NotSupportedError) as error:
+        if "of the file" in (error.detail or ""):
             raise
         found = _table(session, table)
         zone, columns = session.settings.get("timezone"), () if found is None else found.columns
-        for path in (path for path in paths if file_format(path) == "csv"):
+        for path in paths:
+            is_csv = file_format(path) == "csv"
+            if is_csv and error.sqlstate not in _OF_TEXTS:
+                continue
             with ExitStack() as stack:
                 before = 0
                 for batch in open_source(path, wanted, stack, lambda _bytes: None, zone).batches:
                     session.check_cancel()
-                    csv_columns.require_texts(batch, columns, zone, before)
+                    if is_csv:
+                        csv_columns.require_texts(batch, columns, zone, before)
+                    else:
+                        require_values(path, batch, columns, zone, before, error)
                     before += batch.num_rows
         raise
 
