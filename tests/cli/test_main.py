@@ -209,6 +209,15 @@ def test_what_is_wrong_with_a_command_is_told_with_its_place(
         assert done.err.startswith(f"{script}:2: {told}")
 
 
+def test_a_file_that_includes_itself_is_told(shop: Path, run: Run, tmp_path: Path):
+    script = tmp_path / "script.sql"
+    script.write_text(f"\\i {script}\n")
+    done = run("sql", shop, "-f", script)
+    assert done == Done(1, "", f"{script}:1: ERROR:  54000: {script}: files include files more than 50 deep\n")
+    script.write_text("SELECT 1 AS one;\n")
+    assert run("sql", shop, "--csv", *["-c", f"\\i {script}"] * 60).out == "one\n1\n" * 60
+
+
 def test_files_that_cannot_be_read_are_told_with_their_sqlstate(shop: Path, run: Run, tmp_path: Path):
     assert run("sql", shop, "-f", "gone.sql").err == "ERROR:  58P01: gone.sql: No such file or directory\n"
     assert run("sql", shop, "-f", tmp_path).err == f"ERROR:  42809: {tmp_path}: Is a directory\n"

@@ -14,6 +14,7 @@ from instar.cli.runner import Runner, run_script
 from instar.cli.statements import open_script, split
 
 Handler = Callable[["Commands", str], bool]
+_MOST_INCLUDED = 50
 
 
 class Quit(Exception):
@@ -30,6 +31,7 @@ class Commands:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._settings = runner.settings
+        self._included = 0  # how many files that are being run have included one another
 
     def run(self, text: str, place: str = "") -> bool:
         """Run one line that begins with a backslash; False if it failed. `place` names where it stands. Raises Quit."""
@@ -108,8 +110,14 @@ class Commands:
 
     def include(self, argument: str) -> bool:
         path = Path(_file_name(argument))
-        with open_script(path) as file:
-            return run_script(self._runner, split(file), str(path), self.run)
+        if self._included == _MOST_INCLUDED:  # by itself, most likely
+            raise errors.error(errors.LIMIT_EXCEEDED, f"{path}: files include files more than {_MOST_INCLUDED} deep")
+        self._included += 1
+        try:
+            with open_script(path) as file:
+                return run_script(self._runner, split(file), str(path), self.run)
+        finally:
+            self._included -= 1
 
     def redirect(self, argument: str) -> bool:
         # The file stays open for what follows, until the next \o or the end.
