@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Column, MadeBySplit, StepKind, Table, Transformed
+from instar.catalog.descriptors import Column, MadeByJoin, MadeBySplit, StepKind, Table, Transformed
 from instar.catalog.system import relation_names
 from instar.encoding.keys import key_tag
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.online.crossing_join import marks
-from instar.schemachange.online.foreign_keys import Made, carried
+from instar.schemachange.online.foreign_keys import Carried, Made, carried
+from instar.schemachange.online.torn_keys import torn
 from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
 from instar.schemachange.states import Work
 from instar.transformations.records import Source
@@ -149,26 +150,32 @@ def require_no_views(draft: Draft, table: Table, gone: Iterable[int] | None = No
         )
 
 
-def require_carried(draft: Draft, made: Made, sources: Sequence[Table], shown: Sequence[Table]) -> None:
+def require_carried(
+    draft: Draft, made: Made, sources: Sequence[Table], shown: Sequence[Table], *, keep_views: bool
+) -> None:
     """2BP01 naming the foreign keys that none of `shown`, the targets as they will be, can have, or that cannot refer
-    to one; notices of those that go since their tables become one."""
+    to one, or that would not say there what they said; notices of those that go since their tables become one."""
     ids = {source.id for source in sources}
-    left = [found for found in carried(made, sources, shown, draft.table) if found.after is None]
+    keys = list(carried(made, sources, shown, draft.table))
+    left = [_named(draft, found) for found in keys if found.after is None]
+    left += [f"{_named(draft, found)}: {why}" for found, why in torn(made, sources, shown, keys, keep_views=keep_views)]
     if left:
+        both = ", or have a column of each table instead of one of both" if isinstance(made, MadeByJoin) else ""
         raise errors.error(
             errors.DEPENDENT_OBJECTS,
             "foreign keys cannot be carried over to the new tables",
-            detail="\n".join(
-                f"constraint {found.key.name} on table {found.holder.name}, which refers to table "
-                f"{draft.table(found.key.parent).name}"
-                for found in left
-            ),
-            hint="Drop them first.",
+            detail="\n".join(left),
+            hint=f"Drop them first{both}.",
         )
     for source in sources:
         for key in source.foreign_keys:
             if key.parent in ids and key.parent != source.id:
                 draft.notices.append(f'constraint "{key.name}" goes: its tables become one')
+
+
+def _named(draft: Draft, found: Carried) -> str:
+    parent = draft.table(found.key.parent).name
+    return f"constraint {found.key.name} on table {found.holder.name}, which refers to table {parent}"
 
 
 def columns_of(table: Table, names: Iterable[str], what: str) -> tuple[Column, ...]:

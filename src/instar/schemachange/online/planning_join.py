@@ -82,7 +82,7 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     target = _described(_Described, draft, wanted, r, s)
     made = made_by_join(target)
     shown = msgspec.structs.replace(target, **seen(target))
-    require_carried(draft, made, (r, s), (shown,))
+    require_carried(draft, made, (r, s), (shown,), keep_views=wanted.options.keep_views)
     if wanted.options.keep_views:
         require_keepable(made, (r, s) if made.r == r.id else (s, r), (shown,))
     return plan_transformation(draft, made, (r, s), (target,), keep_views=wanted.options.keep_views)

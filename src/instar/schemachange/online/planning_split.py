@@ -87,7 +87,7 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     r = describe.r(wanted.r.name, of_r)
     _require_placed(source, (r, s))
     shown = [msgspec.structs.replace(target, **seen(target)) for target in (r, s)]
-    require_carried(draft, made, (source,), shown)
+    require_carried(draft, made, (source,), shown, keep_views=wanted.options.keep_views)
     if wanted.options.keep_views:
         require_keepable(made, (source,), shown)
     return plan_transformation(draft, made, (source,), (r, s), keep_views=wanted.options.keep_views)
@@ -102,7 +102,7 @@ def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table
     after = without_columns(source, gone)
     _require_placed(source, (after, s))
     shown = msgspec.structs.replace(s, **seen(s))
-    require_carried(draft, made, (source,), (after, shown))
+    require_carried(draft, made, (source,), (after, shown), keep_views=keep_views)
     if keep_views:
         require_keepable(made, (source,), (msgspec.structs.replace(after, name=r.name), shown))
     left = phases(after)
