@@ -39,6 +39,7 @@ class TableAlteration:
         actions = statement.actions
         if isinstance(found, Table):
             actions = _in_order(found, actions)
+            _require_there(found, actions)
             _require_types_once(found, actions)
             key = _replaced_key(found, actions)
             if key is not None:
@@ -248,6 +249,7 @@ def _frozen(text: str) -> want.Freezer:
 
 _DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression)
 _CONSTRAINTS = (ast.AddConstraint, ast.ValidateConstraint)
+_BEFORE_ADDED = (ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression, ast.SetType)
 
 
 def _is_of_key(table: Table, action: ast.AlterAction) -> bool:
@@ -275,6 +277,19 @@ def _in_order(table: Table, actions: tuple[ast.AlterAction, ...]) -> tuple[ast.A
         return 0 if isinstance(action, first) else 2 if isinstance(action, _CONSTRAINTS) else 1
 
     return tuple(sorted(actions, key=place))
+
+
+def _require_there(table: Table, actions: tuple[ast.AlterAction, ...]) -> None:
+    """42703 where a column that the statement adds is altered by what PostgreSQL does before it adds any."""
+    there = {column.name for column in table.columns if not column.hidden}
+    added = {action.column.name for action in actions if isinstance(action, ast.AddColumn)}
+    for action in actions:
+        if isinstance(action, ast.DropColumn):
+            there.discard(action.name)
+        elif isinstance(action, _BEFORE_ADDED) and action.column in added - there:
+            raise errors.error(
+                errors.UNDEFINED_COLUMN, f'column "{action.column}" of relation "{table.name}" does not exist'
+            )
 
 
 def _require_types_once(table: Table, actions: tuple[ast.AlterAction, ...]) -> None:
