@@ -373,7 +373,9 @@ def test_a_view_that_comes_meanwhile_fails_it(engine: Engine, connection: Connec
     run(connection, "CREATE VIEW v AS SELECT c FROM t")
     problem = finish(engine, job).problem
     assert problem is not None
-    assert problem.sqlstate == "2BP01"
+    assert problem.sqlstate == "0A000"
+    assert problem.message == "cannot alter type of a column used by a view or rule"
+    assert problem.detail == 'view v depends on column "c"'
     assert rows(connection, "SELECT c FROM v WHERE c = '1'") == [("1",)]
     assert rows(connection, "CHECK DATABASE") == []
 

@@ -52,6 +52,25 @@ def test_a_column_that_a_view_shows_by_now_keeps_its_type(slow: Slow) -> None:
         run(slow.connection, "INSERT INTO t VALUES (4, 5000000000, 1, '')")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER COLUMN a TYPE text USING 'y' || a, ALTER COLUMN b TYPE text USING 'y' || b",
+        "ADD CONSTRAINT k CHECK (a > 0), ALTER COLUMN a TYPE bigint",
+        "ADD CONSTRAINT k CHECK (b > 0), DROP COLUMN a",
+    ],
+)
+@pytest.mark.parametrize("view", ["VIEW v AS SELECT b, a FROM t", "OR REPLACE VIEW u AS SELECT a AS x FROM t"])
+def test_a_view_of_what_its_own_transaction_is_to_change_is_refused(slow: Slow, change: str, view: str) -> None:
+    """Else the job would fail at COMMIT, though nobody else is in its way."""
+    run(slow.connection, "CREATE VIEW u AS SELECT 1 AS x FROM t", "BEGIN", f"ALTER TABLE t {change}", "SAVEPOINT s")
+    with fails("55006", 'column "a" of table "t" is being dropped or changed by this transaction'):
+        run(slow.connection, f"CREATE {view}")
+    run(slow.connection, "ROLLBACK TO s", "CREATE VIEW v AS SELECT id, s FROM t", "COMMIT")
+    (job,) = slow.finish()
+    assert job.state is JobState.SUCCEEDED
+
+
 def test_a_column_that_another_job_brings_is_waited_for(slow: Slow) -> None:
     """Else an index would stand on a column that is taken back."""
     run(slow.connection, "ALTER TABLE t ADD COLUMN x integer DEFAULT 1 UNIQUE", "CREATE INDEX t_x ON t (x)")

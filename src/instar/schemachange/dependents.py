@@ -8,7 +8,7 @@ what it is bound to take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
@@ -17,7 +17,7 @@ from instar.schemachange.elements import Element, ElementKind, Phase, name_of, p
 from instar.schemachange.generation import require_own_type
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.publishing import advance
-from instar.schemachange.stages import Move, Publication, Stage
+from instar.schemachange.stages import Change, Edit, Move, Publication, Stage
 
 
 def require_unused(catalog: CatalogSnapshot, publication: Publication) -> None:
@@ -61,10 +61,7 @@ def bound_elements(job: Job) -> set[Element]:
     if job.is_finished or job.is_revertible or job.state is JobState.REVERTING:
         return set()
     left = job.stages[job.stage :]
-    columns = ((edit.table, *pair) for stage in left for edit in stage.edits for pair in edit.columns)
-    retyped = {
-        Element(ElementKind.COLUMN, table, before.id) for table, before, after in columns if before.type != after.type
-    }
+    retyped = _retyped(edit for stage in left for edit in stage.edits)
     dropped = {Element(ElementKind.TABLE, number, number) for stage in left for number in stage.drops}
     return set(_taken(left)) | retyped | dropped
 
@@ -90,6 +87,31 @@ def require_staying(
             f"{what} is being dropped or changed by job {jobs[used]}",
             hint="That job cannot be taken back any more.",
         )
+
+
+def require_unviewed(catalog: CatalogSnapshot, publication: Publication, change: Change) -> None:
+    """55006 if a new view shows a column that the job of its own transaction is to drop, or to give another type."""
+    taken = {move.element for move in change.dropped if move.element.kind is ElementKind.COLUMN}
+    taken |= _retyped(change.edits)
+    for begun in (found.element for found in change.scheduled):
+        table = catalog.by_id(begun.table) if begun.kind is ElementKind.COLUMN else None
+        for column in table.columns if isinstance(table, Table) else ():
+            if column.id == begun.id and column.replaces is not None:
+                taken.add(Element(ElementKind.COLUMN, begun.table, column.replaces))
+    for view in (one.after for one in publication.published if isinstance(one.after, View)):
+        shown = {Element(ElementKind.COLUMN, used, column) for used, columns in view.depends_on for column in columns}
+        for used in sorted(shown & taken, key=lambda one: (one.table, one.id)):
+            table = catalog.table(used.table)
+            raise errors.error(
+                errors.OBJECT_IN_USE,
+                f'{name_of(table, used)} of table "{table.name}" is being dropped or changed by this transaction',
+                hint="The job of that starts at COMMIT: end the transaction first.",
+            )
+
+
+def _retyped(edits: Iterable[Edit]) -> set[Element]:
+    columns = ((edit.table, before, after) for edit in edits for before, after in edit.columns)
+    return {Element(ElementKind.COLUMN, table, one.id) for table, one, other in columns if one.type != other.type}
 
 
 def _used_anew(catalog: CatalogSnapshot, publication: Publication) -> Iterator[Element]:
@@ -145,8 +167,9 @@ def _left_without(
             if used.id in gone:
                 what = f"column {gone[used.id]} of table {table.name}"
                 yield f"{name_of(table, element)} depends on {what}", what
-    for view in catalog.views() if gone else ():
-        for column in sorted(_columns_of(view, table) & gone.keys()):
+    dropped = gone.keys() - _replaced(before, table)
+    for view in catalog.views() if dropped else ():
+        for column in sorted(_columns_of(view, table) & dropped):
             what = f"column {gone[column]} of table {table.name}"
             yield f"{view.kind} {view.name} depends on {what}", what
     yield from _defaults_without(catalog, published, table, gone)
@@ -217,6 +240,7 @@ def _require_types(catalog: CatalogSnapshot, before: Table, after: Table) -> Non
     for found in after.columns:
         if found.id in changed:
             require_own_type(after, found)
+    changed |= _replaced(before, after)
     for view in catalog.views() if changed else ():
         for column in sorted(_columns_of(view, after) & changed.keys()):
             raise errors.error(
@@ -224,6 +248,13 @@ def _require_types(catalog: CatalogSnapshot, before: Table, after: Table) -> Non
                 "cannot alter type of a column used by a view or rule",
                 detail=f'{view.kind} {view.name} depends on column "{changed[column]}"',
             )
+
+
+def _replaced(before: Table, after: Table) -> dict[int, str]:
+    """The columns, and their names, whose place others of another type have taken."""
+    left = {column.id for column in after.columns}
+    heirs = {column.replaces for column in after.columns}
+    return {column.id: column.name for column in before.columns if column.id in heirs - left}
 
 
 def _columns_of(view: View, table: Table) -> set[int]:

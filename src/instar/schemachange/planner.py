@@ -35,7 +35,7 @@ from instar.schemachange import (
 )
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import plan_compaction
-from instar.schemachange.dependents import require_staying
+from instar.schemachange.dependents import require_staying, require_unviewed
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
@@ -81,6 +81,8 @@ def plan(
     try:
         made = _plan(view, ids, facts, wanted, statement, earlier)
         require_staying(view, made.first, facts.bound)
+        if earlier is not None:
+            require_unviewed(view, made.first, earlier)
         return made
     except TableBusy as found:
         before = ids.committed(found.table)
