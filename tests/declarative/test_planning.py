@@ -289,6 +289,14 @@ def test_a_default_goes_with_a_type_that_is_widened(session: Session) -> None:
     assert planned(session, sequence + text).steps == ()
 
 
+def test_a_default_that_is_written_alike_stays_with_a_type_that_is_converted(session: Session) -> None:
+    text = "CREATE TABLE d (id bigint PRIMARY KEY, a timestamp DEFAULT current_date, b int DEFAULT random() * 9);"
+    applied(session, text)
+    text = text.replace("timestamp", "date").replace("b int", "b text")
+    assert all(" TYPE " in statement for statement in applied(session, text))
+    assert planned(session, text).steps == ()
+
+
 def test_not_valid_is_not_validated_unless_the_file_says_so(session: Session) -> None:
     late = "ALTER TABLE sale ADD CONSTRAINT late CHECK (id > 1) NOT VALID;"
     assert applied(session, SHOP + late) == ["ALTER TABLE sale ADD CONSTRAINT late CHECK ((id > 1)) NOT VALID"]

@@ -114,6 +114,12 @@ def fails(connection: Connection, statement: str) -> str:
             'default for column "d" cannot be cast automatically to type integer',
             None,
         ),
+        (
+            'ALTER TABLE t ALTER "select" TYPE jsonb',
+            "42804",
+            'column "select" cannot be cast automatically to type jsonb',
+            'You might need to specify "USING "select"::jsonb".',
+        ),
         ("ALTER TABLE t ALTER x TYPE int USING 1", "42703", 'column "x" of relation "t" does not exist', None),
         ("ALTER TABLE t ALTER c TYPE int USING y", "42703", 'column "y" does not exist', None),
         (
@@ -132,7 +138,7 @@ def test_what_postgresql_refuses(
 ) -> None:
     run(
         connection,
-        "ALTER TABLE t ADD d text DEFAULT 'x', ADD k int CHECK (k > 0), ADD u int",
+        "ALTER TABLE t ADD d text DEFAULT 'x', ADD k int CHECK (k > 0), ADD u int, ADD \"select\" text",
         "ALTER TABLE t ADD i int GENERATED ALWAYS AS IDENTITY",
         "CREATE VIEW v AS SELECT u FROM t",
     )
@@ -142,6 +148,26 @@ def test_what_postgresql_refuses(
     if message is not None:
         assert (found.message, found.hint or None) == (message, hint or found.hint or None)
     assert table(connection) == before
+
+
+@pytest.mark.parametrize(
+    ("default", "type_", "left"),
+    [
+        # What is written is of its own type, a constant of the column's.
+        ("timestamp DEFAULT current_date", "date", "CURRENT_DATE"),
+        ("text DEFAULT current_date", "date", "CURRENT_DATE"),
+        ("timestamp DEFAULT current_date::timestamp", "date", "(CURRENT_DATE)::timestamp without time zone"),
+        ("int DEFAULT random() * 9", "text", "(random() * '9'::double precision)"),
+        ("int DEFAULT 1.5", "text", "'2'::text"),
+        ("int DEFAULT NULL", "text", None),
+    ],
+)
+def test_a_default_is_assigned_to_the_new_type(
+    connection: Connection, default: str, type_: str, left: str | None
+) -> None:
+    run(connection, f"ALTER TABLE t ADD d {default}", f"ALTER TABLE t ALTER d TYPE {type_} USING NULL")
+    found = "SELECT column_default FROM information_schema.columns WHERE table_name = 't' AND column_name = 'd'"
+    assert value(connection, found) == left
 
 
 @pytest.mark.parametrize(

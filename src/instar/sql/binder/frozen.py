@@ -19,7 +19,7 @@ from instar.catalog.descriptors import Column, Derivation, Table, View
 from instar.sql import statements, tree
 from instar.sql.binder import coercion
 from instar.sql.binder.context import CatalogReader, Context
-from instar.sql.binder.deparse import Deparser
+from instar.sql.binder.deparse import Deparser, quote_identifier
 from instar.sql.binder.from_items import table_columns
 from instar.sql.binder.frozen_texts import lasting, parsed_expression, parsed_query, unplaced
 from instar.sql.binder.queries import QueryBinder
@@ -114,7 +114,7 @@ def freeze_conversion(
     if node is None:
         node = exp.Column(this=exp.to_identifier(column.name, quoted=True))
         message = f'column "{column.name}" cannot be cast automatically to type {type_}'
-        hint = f'You might need to specify "USING {column.name}::{type_}".'
+        hint = f'You might need to specify "USING {quote_identifier(column.name)}::{type_}".'
     else:
         message = f'result of USING clause for column "{column.name}" cannot be cast automatically to type {type_}'
         hint = "You might need to add an explicit cast."
@@ -137,15 +137,17 @@ def freeze_conversion(
 def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> str | None:
     """The text of a column's default once the column is of another type; None if it has no default of its own.
 
-    42804 where it cannot be assigned to that.
+    What was written is assigned to the new type, without having been assigned to the old one, as in PostgreSQL; a
+    constant is one of the old type. 42804 where it cannot be assigned to that.
     """
     message = f'default for column "{column.name}" cannot be cast automatically to type {type_}'
     if column.default is None:
         if column.sequence is not None and values.cast_context(types.BIGINT, type_) not in ("implicit", "assignment"):
             raise errors.error(errors.DATATYPE_MISMATCH, message)
         return None
-    text = thaw_default(column, catalog)
-    node = parse_expression(f"({text or 'NULL'})::{Type(column.type.kind)}")
+    text = thaw_default(column, catalog) or "NULL"
+    constant = unplaced(lambda: _constant(column.default or "", column.type))
+    node = parse_expression(text if constant is None else f"({text})::{Type(column.type.kind)}")
     try:
         return unplaced(lambda: freeze_default(node, column.name, type_, catalog)[0])
     except errors.Error as failed:
