@@ -358,6 +358,10 @@ def test_two_views_of_one_table(engine: Engine, connection: instar.Connection) -
         ("SELECT name, count(*) FROM instar.materialized_views GROUP BY name", "a system view"),
         ("SELECT 1 UNION SELECT 2", "UNION"),
         ("SELECT a, count(*) FROM keyless GROUP BY a", "primary key"),
+        (
+            "SELECT a, count(*) FROM locked GROUP BY a",
+            'a materialized view of table "locked", which has optimistic locks',
+        ),
     ],
 )
 def test_not_supported(query: str, told: str) -> None:
@@ -367,6 +371,8 @@ def test_not_supported(query: str, told: str) -> None:
             "CREATE TABLE t (id bigint PRIMARY KEY, g text, n int, at timestamptz)",
             "CREATE TABLE f (id bigint PRIMARY KEY, g text, f double precision)",
             "CREATE TABLE keyless (a int)",
+            "CREATE TABLE locked (id int PRIMARY KEY, a int)",
+            "ALTER TABLE locked ADD LOCK l COVERS (a)",
             "CREATE VIEW v AS SELECT g FROM t",
         )
         with fails("55000" if "keyless" in query else "0A000", told):

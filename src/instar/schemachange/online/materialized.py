@@ -52,7 +52,7 @@ def create_materialized_view(draft: Draft, wanted: want.CreateMaterializedView) 
     draft.require_free(wanted.name)
     sources = [draft.find(Table, name) for name in wanted.tables]
     for source in sources:
-        require_source(draft, source)
+        require_source(draft, source, "a materialized view of")
     if isinstance(wanted.made_by, want.Joined):
         storage, query = _joined(draft, wanted.name, wanted.made_by, sources)
     else:
@@ -100,7 +100,7 @@ def populate_anew(draft: Draft, wanted: want.PopulateAnew) -> Plan:
     )
     sources = [draft.table(number) for number in made.sources]
     for source in sources:
-        require_source(draft, source)
+        require_source(draft, source, "a materialized view of")
     return _plan(draft, anew, storage, sources)
 
 

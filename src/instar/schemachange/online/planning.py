@@ -108,8 +108,9 @@ def _require_told(made: Made, sources: tuple[Table, ...], targets: tuple[Table, 
                 )
 
 
-def require_source(draft: Draft, table: Table) -> None:
-    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000."""
+def require_source(draft: Draft, table: Table, wanted: str = "joining or splitting") -> None:
+    """What a table must have, and must not, to be joined or split, or what else is `wanted` of it: 55000, 2BP01 naming
+    what is in the way, 0A000."""
     draft.require_settled(table)
     if not table.primary_key_name:
         raise errors.error(
@@ -118,9 +119,9 @@ def require_source(draft: Draft, table: Table) -> None:
             hint="Add one first (ALTER TABLE ... ADD PRIMARY KEY).",
         )
     if draft.is_new(table) or draft.facts.has_buffered(table):
-        raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
+        raise errors.unsupported(f'{wanted} table "{table.name}", made or written by this transaction,')
     if table.locks:
-        raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
+        raise errors.unsupported(f'{wanted} table "{table.name}", which has optimistic locks,')
 
 
 def require_ungenerated(table: Table) -> None:
