@@ -147,7 +147,8 @@ KEPT = r"SELECT count(*) FROM cr WHERE b IN (E'a\rb', E'a\r\nb')"
 @pytest.mark.parametrize("way", ["-f", "-c", "\\i"])
 def test_carriage_returns_in_texts_are_kept(shop: Path, run: Run, tmp_path: Path, way: str):
     (tmp_path / "cr.sql").write_bytes(TEXTS)
-    given = {"-f": ["-f", tmp_path / "cr.sql"], "-c": ["-c", TEXTS.decode()], "\\i": ["-c", f"\\i {tmp_path}/cr.sql"]}
+    file = f"{tmp_path}/cr.sql"
+    given = {"-f": ("-f", file), "-c": ("-c", TEXTS.decode()), "\\i": ("-c", f"\\i {file}")}
     assert run("sql", shop, *given[way]) == Done(0, "CREATE TABLE\nINSERT 0 2\n", "")
     assert run("sql", shop, "--csv", "-c", KEPT).out.endswith("\n2\n")
 
@@ -226,7 +227,7 @@ def test_files_that_cannot_be_read_are_told_with_their_sqlstate(shop: Path, run:
 
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_output_that_is_full_is_one_error(shop: Path, size: int):
-    for arguments in (["jobs", shop, "--json"], ["sql", shop, "-c", f"SELECT repeat('x', {size})"]):
+    for arguments in (("jobs", str(shop), "--json"), ("sql", str(shop), "-c", f"SELECT repeat('x', {size})")):
         with open("/dev/full", "w") as full:
             asked = command(*arguments)
             done = subprocess.run(asked, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
