@@ -39,7 +39,8 @@ Decoder = Callable[[bytes], tuple[object, ...]]
 _SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
 _MANY = 16
 
-FIRST_BATCH = 64
+# A scan's first read, which is all that many take, and by how much those that follow grow.
+FIRST_BATCH, _GROWTH = 8, 8
 # What a scan of whole tables reads at once: a few milliseconds' work, and several megabytes while it is decoded.
 BLOCK_BYTES = 4 << 20
 
@@ -375,7 +376,7 @@ class TableReader:
                 upper = stored_keys[-1]
             else:
                 lower = stored_keys[-1] + b"\x00"
-            size = min(size * 4, BATCH_ROWS)
+            size = min(size * _GROWTH, BATCH_ROWS)
 
     def _guarded(
         self, view: View, guard: ReadGuard, start: bytes, stop: bytes, reverse: bool
@@ -397,4 +398,4 @@ class TableReader:
                 guard.wait(met)
                 following = low if reverse else high
             lower, upper = (lower, following) if reverse else (following, upper)
-            size = min(size * 4, BATCH_ROWS)
+            size = min(size * _GROWTH, BATCH_ROWS)
