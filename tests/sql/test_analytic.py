@@ -767,6 +767,9 @@ OWN = "from orders o where o.customer = c.id"
         (f"select {NEWEST}, rank() over (order by c.name) from customer c where c.id in (3, 4)", 53),
         (f"with recent as (select * from orders o where o.customer = 5) select {WINDOW}, o.id from recent o", 24),
         (f"select o.id, {WINDOW} from orders o where o.customer = null", 0),
+        (f"select o.id, {WINDOW} from orders o where o.id between 3 and 5 or o.id > 11990 and o.id < 11995", 7),
+        # What is compared but not equal, or in an OR, would be found for several rows.
+        (f"select {WINDOW} from customer c, orders o where o.customer < c.id and customer = 0 and c.id in (2, 3)", 28),
     ],
 )  # fmt: skip
 def test_keys_drive_what_windows_read(shop: World, sql: str, touched: int) -> None:
@@ -797,6 +800,14 @@ def test_what_keys_do_not_drive_is_read_whole(shop: World, sql: str) -> None:
     assert isinstance(program, QueryProgram)
     assert program._driven is None
     assert sorted(run(shop, sql).values(), key=repr) == sorted(run(shop, sql, engines="analytic").values(), key=repr)
+
+
+@pytest.mark.parametrize("on", ["o.customer < c.id", "o.customer = 7 or o.customer = c.id", "o.id > c.id"])
+def test_rows_that_several_values_would_drive_are_read_once(shop: World, on: str) -> None:
+    sql = (
+        f"select c.id, count(o.id) over (partition by c.id) from customer c join orders o on {on} where c.id in (3, 7)"
+    )
+    assert sorted(run(shop, sql).values()) == sorted(run(shop, sql, engines="analytic").values())
 
 
 def test_what_keys_drive_and_is_much_is_read_whole_from_then_on(shop: World) -> None:
@@ -842,6 +853,11 @@ def test_equal_values_drive_once() -> None:
         ("select count(*) from v group by (a > 1 or b) having not (a > 1 or b)", [(1,)]),
         ("select count(*) from v group by (a > 1 and b) having ((a > 1 and b)) and count(*) > 0", [(1,)]),
         ("select case when a > 1 then 'x' end from v group by a > 1 order by 1", [("x",), (None,)]),
+        # NULL in the row of all, whatever its rows say.
+        ("select count(*) from v group by rollup (not b) having not b", [(2,)]),
+        ("select count(*) from v group by rollup (a < 9 or b) having (a < 9 or b)", [(5,)]),
+        ("select count(*) from v group by rollup (a < 9 or 1/a > 0) having (a < 9 or 1/a > 0)", [(5,)]),
+        ("select count(*) from v group by rollup (a > 9 or 1/a > 7) having not (a > 9 or 1/a > 7)", [(5,)]),
     ],
 )
 def test_conditions_that_are_grouped_by(

@@ -74,6 +74,8 @@ def test_an_or_gives_each_row_once(world: World) -> None:
     assert query(world, "select id from t where id = 9 or b = 'b9' or id > 46 and id < 99 or id = 47 order by id") == [
         (9,), (47,), (48,), (49,)
     ]  # fmt: skip
+    members = "(select id from t where id = {0}) or id in (select id from t where id = {1})"
+    assert query(world, f"select id from t where id in {members.format(3, 4)}") == [(3,), (4,)]
     rows = query(world, "select x.id, y.id from t x join t y on y.id = x.id or y.b = 'b9' where x.id = 8 or x.id = 9")
     assert sorted(rows) == [(8, 8), (8, 9), (9, 9)]
 

@@ -62,7 +62,7 @@ GUARDED = [
     ("select count(*) from (select * from (select * from s where a<>0) v where a<>3) w where 12/a/(a-3) > 0", [(4,)]),
     ("select count(*) from s x where exists (select 1 from (select * from s where a<>0) y where id=x.id and 12/a>5)",
      [(8,)]),
-    ("select count(*) from o join s on s.id = o.id and s.a <> 0 where 12/s.a > 5", [(2,)]),
+    ("select count(*) from s x join s y on y.id = x.id and y.a <> 0 where 12/y.a > 5", [(8,)]),
     # What ON says of one side alone comes before what it joins by.
     ("select count(*) from s x left join o y on x.a <> 0 and y.id = 12/x.a", [(20,)]),
     ("select count(*) from s x left join o y on x.a <> 0 and y.a = 12/x.a", [(20,)]),
@@ -70,6 +70,8 @@ GUARDED = [
     ("select count(*) from s x full join o y on x.a <> 0 and y.id = 12/x.a", [(22,)]),
     ("select count(y.id) from s x left join o y on x.a <> 0 and y.id > 12/x.a - 1", [(4,)]),
     ("select count(y.id) from s x left join o y on x.a <> 0 and y.id in (12/x.a, x.a)", [(16,)]),
+    ("select count(y.id) from s x left join o y on x.a <> 0 and (y.id = 12/x.a or y.id = 99)", [(4,)]),
+    ("select count(y.id) from s x left join o y on (x.a <> 0 and y.id = 12/x.a or x.a <> 0 and y.id = 99)", [(4,)]),
 ]  # fmt: skip
 
 

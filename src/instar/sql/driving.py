@@ -21,7 +21,7 @@ from instar.sql import tree
 from instar.sql.access_paths import Candidate, Restriction, candidates, column_of, either, restrictions
 from instar.sql.expressions import Scope
 from instar.sql.plan import Access
-from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, is_volatile, references, walk
+from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, references, walk
 from instar.sql.tree import Expr, FromItem, Query
 
 
@@ -43,10 +43,8 @@ def held_scans(item: FromItem | None, conditions: Sequence[Expr]) -> Iterator[He
 
 
 def is_constant(expr: Expr) -> bool:
-    """Whether the operand of a comparison can be evaluated before the query runs."""
-    if free_relations(expr) or is_volatile(expr):
-        return False
-    return not any(isinstance(found, SUBQUERIES) for found in walk(expr))
+    """Whether the operand of a comparison can be evaluated before the query runs, in which nothing is volatile."""
+    return not free_relations(expr) and not any(isinstance(found, SUBQUERIES) for found in walk(expr))
 
 
 def read_columns(query: Query, scan: tree.TableScan) -> tuple[int, ...]:
