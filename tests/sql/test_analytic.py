@@ -802,12 +802,20 @@ def test_what_keys_do_not_drive_is_read_whole(shop: World, sql: str) -> None:
     assert sorted(run(shop, sql).values(), key=repr) == sorted(run(shop, sql, engines="analytic").values(), key=repr)
 
 
-@pytest.mark.parametrize("on", ["o.customer < c.id", "o.customer = 7 or o.customer = c.id", "o.id > c.id"])
+@pytest.mark.parametrize(
+    "on", ["o.customer < c.id", "o.customer = 7 or o.customer = c.id", "o.id > c.id", "o.id in (7, c.id, c.id + 0)"]
+)
 def test_rows_that_several_values_would_drive_are_read_once(shop: World, on: str) -> None:
     sql = (
         f"select c.id, count(o.id) over (partition by c.id) from customer c join orders o on {on} where c.id in (3, 7)"
     )
     assert sorted(run(shop, sql).values()) == sorted(run(shop, sql, engines="analytic").values())
+
+
+def test_in_with_columns_of_other_tables_is_driven_by_none_of_them(shop: World) -> None:
+    for items in ("o.id, 3", "o.id, o.total", "3, o.customer"):
+        sql = f"select c.id, count(*) over () from orders o join customer c on c.id in ({items}) where o.customer = 7"
+        assert sorted(run(shop, sql).values()) == sorted(run(shop, sql, engines="analytic").values())
 
 
 def test_what_keys_drive_and_is_much_is_read_whole_from_then_on(shop: World) -> None:

@@ -52,7 +52,10 @@ _TYPES: dict[pa.DataType, Type] = {
 # The first and the last value of the years 1 to 9999: days, and microseconds.
 _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-_FAR_OFFSET = "[ T].*[+-](1[6-9]|2)"  # behind a time: of 16 hours or more, which Arrow takes and SQL does not
+# What Arrow takes and SQL does not: an hour alone, and behind a time an offset of 16 hours or more.
+_NO_TIME = "[ T][0-9]{2}($|[^0-9:])|[ T].*[+-](1[6-9]|2)"
+# It computes with 38 digits, and loses what is beyond.
+_SAFE_DECIMAL = "^[^eE]{0,37}$"
 
 
 def is_open_quote(ending: bytes, value: str) -> bool:
@@ -136,15 +139,17 @@ def _cast(column: pa.Array[Any], type_: pa.DataType, sql_type: Type) -> pa.Array
         return None
     if sql_type.kind in FLOATS:
         return found if _is_in_range(column, found) else None
-    if sql_type.kind is Kind.TIMESTAMPTZ and _some(pa.compute.match_substring_regex(column, _FAR_OFFSET)):
+    if sql_type.kind is Kind.NUMERIC:
+        return found if _all_match(column, _SAFE_DECIMAL) else None
+    if sql_type.kind in TIMESTAMPS and _some(pa.compute.match_substring_regex(column, _NO_TIME)):
         return None
     temporal = sql_type.kind is Kind.DATE or sql_type.kind in TIMESTAMPS
     return None if temporal and not _in_usual_years(found) else found
 
 
 def _is_in_range(column: pa.Array[Any], found: pa.Array[Any]) -> bool:
-    """Whether no text became infinity, nor one 0 that has another digit before its exponent."""
-    if _some(pa.compute.is_inf(found)):
+    """Whether no text became infinity, NaN, for which Arrow has more words than SQL, or 0 of another digit."""
+    if _some(pa.compute.is_inf(found)) or _some(pa.compute.is_nan(found)):
         return False
     zero: Any = pa.scalar(0, found.type)  # any: the stubs are generic in types known at run time only
     zeros: Any = column.filter(pa.compute.equal(found, zero))
@@ -153,6 +158,10 @@ def _is_in_range(column: pa.Array[Any], found: pa.Array[Any]) -> bool:
 
 def _some(flags: Any) -> bool:
     return bool(pa.compute.any(flags).as_py())
+
+
+def _all_match(column: pa.Array[Any], pattern: str) -> bool:
+    return pa.compute.all(pa.compute.match_substring_regex(column, pattern)).as_py() is not False
 
 
 def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, before: int) -> pa.Array[Any]:

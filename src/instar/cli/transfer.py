@@ -499,7 +499,7 @@ def _write(source: Source, path: Path, expected: int, types: Sequence[str]) -> i
     check_directory(path)
     write = _write_parquet if file_format(path) == "parquet" else _write_csv
     # Of a name that nobody else has: neither a file of the user's nor one of another export's.
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    unfinished = path.with_name(f"instar-export-{secrets.token_hex(8)}.part")
     with cleaning_up():
         try:
             unfinished.touch(exist_ok=False)

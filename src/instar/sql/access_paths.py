@@ -12,6 +12,7 @@ from instar.catalog.descriptors import Index, State, Table
 from instar.encoding.keys import TAGS
 from instar.sql import tree
 from instar.sql.expressions import is_representation_kept
+from instar.sql.failing import may_fail, under
 from instar.sql.plan import Bound, KeyPath, is_single
 from instar.sql.traversal import conjuncts
 from instar.sql.tree import Expr, SortKey
@@ -60,6 +61,19 @@ def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Exp
         elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name in _FLIPPED:
             found.extend(_comparison(relation, condition, number, known))
     return found
+
+
+def guarded_restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
+    """The same. Values are evaluated for a key before any row is there: where they may fail, only if the conditions
+    before, as far as they can be evaluated then, say nothing against it."""
+
+    def guarded(found: Restriction) -> Restriction:
+        said = tuple([before for before in conditions[: found.conjunct] if known(before)])
+        if not said or isinstance(found.values[0], tree.InSubquery):
+            return found
+        return found._replace(values=tuple([under(tree.And(said), value) for value in found.values]))
+
+    return [guarded(found) for found in restrictions(relation, conditions, known)]
 
 
 def _comparison(relation: int, call: tree.Call, number: int, known: Callable[[Expr], bool]) -> Iterator[Restriction]:
@@ -120,11 +134,16 @@ def _united(table: Table, number: int, conditions: Sequence[Expr], find: Find) -
     chosen = conditions[number]
     if not isinstance(chosen, tree.Or):
         return None
-    rest = [*conditions[:number], *conditions[number + 1 :]]
-    parts = [_best(table, [*conjuncts(arg), *rest], find) for arg in chosen.args]
+    before, after = conditions[:number], conditions[number + 1 :]
+    parts = [_best(table, [*before, *conjuncts(arg), *after], find) for arg in chosen.args]
     worst = max(part.rank[0] for part in parts)
     paths = _merged([part.path for part in parts])
-    if worst >= _WALK or len(paths) > _MOST_PATHS:
+    # All arguments' keys are looked for, be an earlier one true or not.
+    if (
+        worst >= _WALK
+        or len(paths) > _MOST_PATHS
+        or may_fail(tuple(found for path in paths for found in path.compared))
+    ):
         return None
     return Candidate(paths[0], (max(worst, 1), 0, 1), frozenset(), tuple(paths[1:]))
 

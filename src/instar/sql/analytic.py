@@ -202,6 +202,8 @@ def _run(written: Written, inputs: dict[str, Input], context: ExecutionContext) 
         for source in inputs.values():
             if source.failure is not None:
                 raise source.failure
+        if written.unsure:
+            raise errors.unsupported("a subquery below a condition, which failed for some row, in an analytic query")
         raise duckdb_error(outcome)
     return _stored(outcome)
 

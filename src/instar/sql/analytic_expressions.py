@@ -294,8 +294,8 @@ class ExpressionWriter:
         )
 
     def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Sql:
-        if self._queries.guarded and depends(expr):
-            raise errors.unsupported("a guarded subquery that may fail for a row around it in an analytic query")
+        # DuckDB computes it for all rows. If that fails, it may have been for one that a condition excepts.
+        self._queries.unsure |= self._queries.guarded and depends(expr)
         if isinstance(expr, tree.Exists):
             text, _ = self._queries.query(bare(expr.query))
             return Sql(f"({_not(expr.negated)}EXISTS ({text}))", BOOLEAN)

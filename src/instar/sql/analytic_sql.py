@@ -36,11 +36,13 @@ class Scans(msgspec.Struct):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A query's text, the physical types of its columns c0, c1, ..., and what it reads."""
+    """A query's text, the physical types of its columns c0, c1, ..., and what it reads. `unsure`: what it fails by may
+    be what a condition keeps from being evaluated."""
 
     text: str
     types: tuple[Type, ...]
     scans: Scans
+    unsure: bool
 
 
 def write_query(
@@ -57,7 +59,7 @@ def write_query(
     """
     writer = QueryWriter(parameters, context, value, count, references(query).columns)
     text, types = writer.query(query)
-    return Written(text, tuple(types), writer.scans)
+    return Written(text, tuple(types), writer.scans, writer.unsure)
 
 
 class QueryWriter:
@@ -75,6 +77,7 @@ class QueryWriter:
         self.context = context
         self.columns: dict[tuple[int, int], Sql] = {}
         self.guarded = False  # whether what is written is to be evaluated for some rows only
+        self.unsure = False  # see `Written`
         self.scans = Scans()
         self.value = value
         self._count = count
@@ -136,8 +139,7 @@ class QueryWriter:
         head = self._with(query.ctes)
         self._held |= {held.scan.relation: held for held in held_scans(query.from_, conjuncts(query.where))}
         from_ = "" if query.from_ is None else f" FROM {self._from(query.from_)}"
-        writer = ExpressionWriter(self)
-        where = "" if query.where is None else f" WHERE {writer.condition(conjuncts(query.where))}"
+        where = "" if query.where is None else f" WHERE {self._where(query.from_, query.where)}"
         own = frozenset() if query.from_ is None or not query.aggregated else relations_of(query.from_)
         grouped = ExpressionWriter(self, query.group_exprs, query.grouping_sets, own)
         outputs = [grouped.expr(output.expr) for output in query.outputs]
@@ -157,6 +159,11 @@ class QueryWriter:
             distinct = f"DISTINCT ON ({keys}) "
         order = self._order(grouped, query.order_by)
         return f"{head}SELECT {distinct}{listed}{tail}{order}{page}", types
+
+    def _where(self, from_: FromItem | None, condition: Expr) -> str:
+        """Above a FULL JOIN DuckDB takes conjuncts in an order of its own."""
+        full = any(isinstance(found, tree.Join) and found.kind == "full" for found in walk_level(from_))
+        return ExpressionWriter(self).condition([condition] if full else conjuncts(condition))
 
     def _one_group(self, query: tree.Select) -> str:
         """Without an aggregate in its outputs, `SELECT 1 FROM t HAVING true` would be no aggregation to DuckDB."""

@@ -85,12 +85,12 @@ def driven_inputs(query: Query) -> tuple[Access, ...]:
 
 
 def _best(held: Held, known: frozenset[int]) -> Candidate:
-    """The best path by what is evaluated before the query runs, or read of the tables that are `known`. What an OR says
-    of such a table would find a row for several of its values: an OR is read by constants alone."""
+    """The best path by what is evaluated before the query runs, or read of the tables that are `known`. A row must not
+    be found for several rows of these: IN, inequalities and ORs are read by constants alone."""
 
     def find(exprs: Sequence[Expr], at_hand: Callable[[Expr], bool] = is_constant) -> list[Restriction]:
         found = restrictions(held.scan.relation, exprs, at_hand)
-        return [item for item in found if item.comparison == "=" or is_constant(item.values[0])]
+        return [item for item in found if _is_single(item) or all(is_constant(value) for value in item.values)]
 
     def is_at_hand(expr: Expr) -> bool:
         return is_constant(expr) or (column_of(expr) is not None and free_relations(expr) <= known)
@@ -98,3 +98,7 @@ def _best(held: Held, known: frozenset[int]) -> Candidate:
     table, conditions = held.scan.table, held.conditions
     found = [*candidates(table, find(conditions, is_at_hand)), *either(table, conditions, find)]
     return min(found, key=lambda candidate: candidate.rank)
+
+
+def _is_single(found: Restriction) -> bool:
+    return found.comparison == "=" and len(found.values) == 1

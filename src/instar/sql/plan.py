@@ -53,6 +53,12 @@ class KeyPath(tree.Node, frozen=True):
         """Whether it is less than a walk over everything."""
         return bool(self.equal) or self.low is not None or self.high is not None
 
+    @property
+    def compared(self) -> tuple[Expr, ...]:
+        """What its columns are compared with."""
+        bounds = [bound.expr for bound in (self.low, self.high) if bound is not None]
+        return (*(value for values in self.equal for value in values), *bounds)
+
 
 def is_single(values: tuple[Expr, ...]) -> bool:
     """Whether the alternatives of a column are one value."""
@@ -259,7 +265,7 @@ def expressions(node: Node) -> tuple[Expr, ...]:
     """The expressions that a node itself evaluates; of VALUES those of rows that hold more than literals."""
     match node:
         case Access():
-            return (*(found for path in (node.path, *node.others) for found in _compared(path)), *node.filter)
+            return (*(found for path in (node.path, *node.others) for found in path.compared), *node.filter)
         case Rows():
             return tuple(value for row in node.rows if not tree.is_literal(row) for value in row)
         case FunctionRows():
@@ -282,15 +288,6 @@ def expressions(node: Node) -> tuple[Expr, ...]:
             return tuple(expr for expr in (node.limit, node.offset) if expr is not None)
         case SystemRows() | Rename() | CommonRows() | LockRows() | SetOperation() | Recursive() | WorkingRows():
             return ()
-
-
-def _compared(path: KeyPath) -> Iterator[Expr]:
-    """What the columns of a path are compared with."""
-    for values in path.equal:
-        yield from values
-    for bound in (path.low, path.high):
-        if bound is not None:
-            yield bound.expr
 
 
 def node_references(root: Node) -> frozenset[ColumnKey]:

@@ -161,3 +161,28 @@ def test_actions_that_leave_a_split_whole_are_seen_by_its_kept_view(split: insta
     with fails("23503", "w_zip_fkey"):
         split.execute("DELETE FROM ref WHERE id = 1")
     assert rows(split, "CHECK DATABASE") == []
+
+
+def test_a_key_of_a_table_to_itself_would_refer_to_rows_of_the_other(connection: instar.Connection) -> None:
+    run(
+        connection,
+        "CREATE TABLE c (k int PRIMARY KEY, w int NOT NULL)",
+        "INSERT INTO c VALUES (1, 1), (3, 3)",
+        "ALTER TABLE b ADD COLUMN up int REFERENCES b",
+        "UPDATE b SET up = 1",
+    )
+    change = "ALTER TABLE b JOIN c USING (k) INTO t (k, up, z, w)"
+    with fails("2BP01", "it would refer to rows of both kept views"):
+        connection.execute(change + KEPT)
+    run(connection, change)
+
+
+def test_an_action_would_set_a_serial_column_to_a_default_that_is_lost(connection: instar.Connection) -> None:
+    run(
+        connection,
+        "ALTER TABLE b ADD COLUMN q serial",
+        "ALTER TABLE b ALTER q DROP NOT NULL",
+        add("b", "q", more="ON DELETE SET DEFAULT"),
+    )
+    with fails("2BP01", 'column "q" to another value than it did'):
+        connection.execute("ALTER TABLE a JOIN b USING (k) INTO t (id, k, x, y, q)")

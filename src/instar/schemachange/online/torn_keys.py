@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from instar.catalog.descriptors import Column, ForeignKey, MadeByJoin, MadeBySplit, Table
 from instar.schemachange.online.foreign_keys import Carried, Made
 
-_WRITING = ("cascade", "set null", "set default")
+_ON_DELETE = ("set null", "set default")
+_ON_UPDATE = ("cascade", *_ON_DELETE)
 
 
 def torn(
@@ -26,10 +27,10 @@ def torn(
             continue
         if isinstance(made, MadeBySplit):
             why = _in_split(targets, found, keep_views) if found.holder.id in ids else None
-        elif found.holder.id in ids:
-            why = _in_join(made, targets[0], found, keys)
         else:
-            why = _to_join(made, sources, found) if keep_views else None
+            why = _in_join(made, targets[0], found, keys) if found.holder.id in ids else None
+            if why is None and keep_views and found.key.parent in ids:
+                why = _to_join(made, sources, found)
         if why is not None:
             yield found, why
 
@@ -76,11 +77,11 @@ def _to_join(made: MadeByJoin, sources: Sequence[Table], found: Carried) -> str 
 
 def _written(key: ForeignKey, columns: Iterable[int]) -> set[int]:
     """The columns of a foreign key, as far as its actions write any."""
-    return set(columns) if key.on_update in _WRITING or key.on_delete in _WRITING[1:] else set()
+    return set(columns) if key.on_update in _ON_UPDATE or key.on_delete in _ON_DELETE else set()
 
 
 def _actions(key: ForeignKey) -> str:
-    events = (("ON UPDATE", key.on_update, _WRITING), ("ON DELETE", key.on_delete, _WRITING[1:]))
+    events = (("ON UPDATE", key.on_update, _ON_UPDATE), ("ON DELETE", key.on_delete, _ON_DELETE))
     return " and ".join(f"{event} {action.upper()}" for event, action, writing in events if action in writing)
 
 
@@ -89,8 +90,9 @@ def _is_lost(found: Carried, before: Column, after: Column) -> bool:
     lost, or a NULL, which it could not have, and by which a row would have lost that table's part."""
     actions = (found.key.on_update, found.key.on_delete)
     defaulted = "set default" in actions
-    nulled = "set null" in actions or (defaulted and before.default is None)
-    return (defaulted and before.default != after.default) or (nulled and not before.nullable)
+    old, new = ((column.default, column.sequence) for column in (before, after))
+    nulled = "set null" in actions or (defaulted and old == (None, None))
+    return (defaulted and old != new) or (nulled and not before.nullable)
 
 
 def _is_twin(found: Carried, other: Carried) -> bool:
