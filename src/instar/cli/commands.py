@@ -22,7 +22,7 @@ class Quit(Exception):
 
 
 class _Failed(Exception):
-    """What psql tells without an SQLSTATE, too."""
+    """A command that could not be done, for a reason that has no SQLSTATE in psql either."""
 
 
 class Commands:

@@ -247,9 +247,11 @@ def _frozen(text: str) -> want.Freezer:
     return lambda table: want.Frozen(text, ())
 
 
-_DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression)
+_DROPS_OF_COLUMNS = (ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression)
+_DROPS = (ast.DropColumn, ast.DropConstraint, *_DROPS_OF_COLUMNS)
 _CONSTRAINTS = (ast.AddConstraint, ast.ValidateConstraint)
-_BEFORE_ADDED = (ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression, ast.SetType)
+# What is done to columns before any is added.
+_BEFORE_ADDED = (*_DROPS_OF_COLUMNS, ast.SetType)
 
 
 def _is_of_key(table: Table, action: ast.AlterAction) -> bool:

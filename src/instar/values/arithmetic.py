@@ -19,7 +19,8 @@ MIN_SIGNIFICANT_DIGITS = 16
 _GROUP = 4  # PostgreSQL computes in base 10,000; weights are in such digits
 _LARGEST_WHOLE = 2**31  # a whole exponent beyond is taken for one with a fraction
 # A result of 16 significant digits needs little more; one of all 38 digits needs the second.
-_NARROW, _MIDDLE = (decimal.Context(prec, WIDE.rounding, WIDE.Emin, WIDE.Emax, traps=WIDE.traps) for prec in (28, 50))
+_NARROW = decimal.Context(28, WIDE.rounding, WIDE.Emin, WIDE.Emax, traps=WIDE.traps)
+_MIDDLE = decimal.Context(50, WIDE.rounding, WIDE.Emin, WIDE.Emax, traps=WIDE.traps)
 _LN_10 = 2.302585092994046
 _DOUBT = 3  # of the last digits of what a context computes: it is off by two units of the last one at most
 
