@@ -139,11 +139,7 @@ def _united(table: Table, number: int, conditions: Sequence[Expr], find: Find) -
     worst = max(part.rank[0] for part in parts)
     paths = _merged([part.path for part in parts])
     # All arguments' keys are looked for, be an earlier one true or not.
-    if (
-        worst >= _WALK
-        or len(paths) > _MOST_PATHS
-        or may_fail(tuple(found for path in paths for found in path.compared))
-    ):
+    if worst >= _WALK or len(paths) > _MOST_PATHS or any(may_fail(path.compared) for path in paths):
         return None
     return Candidate(paths[0], (max(worst, 1), 0, 1), frozenset(), tuple(paths[1:]))
 

@@ -250,11 +250,8 @@ class JoinPlanner:
 def guarded_on(join: tree.Join) -> list[Expr]:
     """The conjuncts of an outer join's ON. What one side is compared with, or hashed by, is evaluated for the rows of
     the other alone: where that may fail, only for those that the conjuncts before say nothing against."""
-    return _all_guarded(conjuncts(join.condition))
-
-
-def _all_guarded(conditions: Sequence[Expr]) -> list[Expr]:
-    return [_guarded(condition, conditions[:number]) for number, condition in enumerate(conditions)]
+    found = conjuncts(join.condition)
+    return [_guarded(condition, found[:number]) for number, condition in enumerate(found)]
 
 
 def _guarded(condition: Expr, before: Sequence[Expr]) -> Expr:
@@ -263,10 +260,6 @@ def _guarded(condition: Expr, before: Sequence[Expr]) -> Expr:
         said = tuple([earlier for earlier in before if free_relations(earlier) <= own])
         return under(tree.And(said) if said else None, arg)
 
-    if isinstance(condition, tree.Or):
-        return replace(condition, args=tuple([_guarded(arg, before) for arg in condition.args]))
-    if isinstance(condition, tree.And):
-        return tree.And(tuple(_all_guarded([*before, *condition.args])[len(before) :]))
     if before and isinstance(condition, tree.InList) and not condition.negated:
         return replace(condition, items=tuple([guarded(item) for item in condition.items]))
     if before and isinstance(condition, tree.Call) and condition.function.operator and condition.function.strict:
