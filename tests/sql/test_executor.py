@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+import instar
 from instar import errors
 from instar.catalog.descriptors import Action, Check, ForeignKey, Table
 from instar.sql.binder import freeze_check
@@ -59,6 +60,11 @@ def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tupl
         ("select id from t where id = $1 or b = 'b9' or b = null", (None,), 1),
         ("select id from t where (a = 3 and id < 5 or id in (1, 2)) and b <> ''", (), 11),
         ("select x.id, y.id from t x join t y on y.id = x.id or y.b = 'b9' where x.id = 8 or x.id = 9", (), 5),
+        ("select id from t where b like 'b4%'", (), 11),
+        ("select id from t where b like $1 and id > 3", ("b4_",), 11),
+        ("select id from t where b like 'b4\\_%'", (), 0),
+        ("select id from t where b like $1", (None,), 0),
+        ("select id from t where b like '%4'", (), 50),
         ("select t.id from t join (values (3), (4), (99)) v(id) on v.id = t.id", (), 3),
         ("select t.id from t, generate_series(3, 5) n where n = t.id", (), 6),
         ("with few as (select a from t where id in (8, 9)) select t.id from t join few on few.a = t.id", (), 4),
@@ -68,6 +74,27 @@ def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tupl
 )
 def test_it_touches_only_what_the_keys_name(world: World, sql: str, parameters: tuple[object, ...], rows: int) -> None:
     assert touched(world, sql, *parameters)[0] == rows
+
+
+LONG = "x" * 111
+TEXTS = ["", "a", "ab", "aB", "a%", "a_b", "a\\b", "b", "é", "ée", "e\u0301", "\U0010ffff", "\U0010ffffz", None]
+TEXTS += [LONG + end for end in ("", "y", "yy", "yz", "z" * 30, "é")]
+PATTERNS = ["", "%", "a", "a%", "a_", "a\\%%", "a\\_%", "a\\\\%", "é%", "e%", "\U0010ffff%", "x%", LONG + "%", None]
+PATTERNS += [LONG + "y%", LONG + "yz", "_", "%b", "b%%", "a%b"]
+
+
+@pytest.mark.parametrize("index", ["(b)", "(b DESC)", "(a, b)", "(a DESC, b DESC)"])
+def test_the_beginning_of_a_pattern_drives_an_index(index: str) -> None:
+    with instar.connect(autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b varchar(200))")
+        connection.execute(f"CREATE INDEX t_b ON t {index}")
+        rows = [(number, number % 2, text) for number, text in enumerate(TEXTS)]
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+        ask = "SELECT id FROM t WHERE a{0} IN (0, 1) AND b{1} LIKE ? ORDER BY id"
+        assert "t_b" in str(connection.execute("EXPLAIN " + ask.format("", "").replace("?", "'a%'")).fetchall())
+        for pattern in PATTERNS:
+            expected = connection.execute(ask.format(" + 0", " || ''"), [pattern]).fetchall()
+            assert connection.execute(ask.format("", ""), [pattern]).fetchall() == expected, pattern
 
 
 def test_an_or_gives_each_row_once(world: World) -> None:

@@ -540,6 +540,12 @@ def key_range(
     return start, successor(stop) if last_inclusive else stop
 
 
+def text_range(prefix: bytes, beginning: str, descending: bool = False) -> tuple[bytes, bytes]:
+    """[start, stop) of the keys that begin with `prefix` and whose next component is a text with this beginning."""
+    start = prefix + encode_component(beginning, Kind.TEXT, descending)[: -len(TERMINATOR)]
+    return start, successor(start)
+
+
 # Long keys ---------------------------------------------------------------------------------------------------------
 
 

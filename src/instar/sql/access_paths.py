@@ -13,15 +13,18 @@ from instar.encoding.keys import TAGS
 from instar.sql import tree
 from instar.sql.expressions import is_representation_kept
 from instar.sql.failing import may_fail, under
+from instar.sql.functions.strings import like_beginning
 from instar.sql.plan import Bound, KeyPath, is_single
 from instar.sql.traversal import conjuncts
 from instar.sql.tree import Expr, SortKey
 
+_LIKE = "~~"
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Restriction(NamedTuple):
-    """`column <comparison> one of values`, found in conjunct number `conjunct`."""
+    """`column <comparison> one of values`, found in conjunct number `conjunct`. Of LIKE (`~~`) the pattern's fixed
+    beginning is what restricts: the conjunct says more."""
 
     ordinal: int
     comparison: str
@@ -60,7 +63,16 @@ def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Exp
                 found.append(Restriction(ordinal, "=", (condition,), number))
         elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name in _FLIPPED:
             found.extend(_comparison(relation, condition, number, known))
+        elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name == _LIKE:
+            column, pattern = condition.args
+            ordinal = _column(relation, column)
+            if ordinal is not None and known(pattern) and not _begins_with_anything(pattern):
+                found.append(Restriction(ordinal, _LIKE, (pattern,), number))
     return found
+
+
+def _begins_with_anything(pattern: Expr) -> bool:
+    return isinstance(pattern, tree.Literal) and not like_beginning(str(pattern.value))
 
 
 def guarded_restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
@@ -148,7 +160,7 @@ def _merged(paths: Sequence[KeyPath]) -> list[KeyPath]:
     """Paths by values of one column, one path for each key: `id = 1 OR id = 2` is `id IN (1, 2)`."""
     found: dict[object, KeyPath] = {}
     for number, path in enumerate(paths):
-        merges = len(path.equal) == 1 and path.low is path.high is None
+        merges = len(path.equal) == 1 and not path.next_to
         merges = merges and not isinstance(path.equal[0][0], tree.InSubquery)
         key: object = path.index if merges and path.index is not None else "primary key" if merges else number
         known = found.get(key)
@@ -176,11 +188,13 @@ def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate
             best = min(matches, key=lambda item: (not is_single(item.values), len(item.values)))
             equal.append(best.values)
             used.add(best.conjunct)
-        low = high = None
+        low = high = like = None
         if len(equal) < len(key.ordinals):
             low, high = _bounds(key.ordinals[len(equal)], found, used)
+            if low is high is None:
+                like = _pattern(key.ordinals[len(equal)], found)
         unique = key.unique and len(equal) == len(key.ordinals)
-        path = KeyPath(key.index, key.ordinals, tuple(equal), low, high, unique)
+        path = KeyPath(key.index, key.ordinals, tuple(equal), low, high, unique, like=like)
         if key.index is None or path.restricts:
             yield Candidate(path, _rank(path), frozenset(used))
 
@@ -188,7 +202,7 @@ def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate
 def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple[Bound | None, Bound | None]:
     low = high = None
     for item in found:
-        if item.ordinal != ordinal or item.comparison == "=":
+        if item.ordinal != ordinal or item.comparison in ("=", _LIKE):
             continue
         bound = Bound(item.values[0], item.comparison in ("<=", ">="))
         if item.comparison in (">", ">=") and low is None:
@@ -200,13 +214,18 @@ def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple
     return low, high
 
 
+def _pattern(ordinal: int, found: Sequence[Restriction]) -> Expr | None:
+    patterns = [item.values[0] for item in found if item.ordinal == ordinal and item.comparison == _LIKE]
+    return patterns[0] if patterns else None
+
+
 def _rank(path: KeyPath) -> tuple[int, int, int]:
     several = not all(is_single(values) for values in path.equal)
     if path.unique:
         level = 1 if several else 0
     elif path.equal:
         level = _BY_VALUES
-    elif path.low is not None and path.high is not None:
+    elif path.like is not None or (path.low is not None and path.high is not None):
         level = 3
     else:
         level = 4 if path.restricts else _WALK

@@ -13,6 +13,7 @@ from instar.encoding import keys
 from instar.sql import tree
 from instar.sql.execution import BudgetSpent, ExecutionContext, Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, Subqueries
+from instar.sql.functions.strings import like_beginning
 from instar.sql.plan import Access, KeyPath, is_single
 from instar.sql.tree import Expr
 from instar.tables.index import IndexReader
@@ -21,6 +22,7 @@ from instar.tables.view import END, RowVersion, View
 
 Source = Callable[[Frame], Iterator[Row]]
 Ranges = Callable[[Frame], list[tuple[bytes, bytes]]]
+Limit = Callable[[bytes, bytes], tuple[bytes, bytes]]
 
 _WHOLE = (b"", END)
 
@@ -42,6 +44,8 @@ class RangeCompiler:
         width = len(path.equal)
         prefixes = self._prefixes(path, keys.compile_encoder(types[:width], descending[:width]))
         limit = _trimmed_primary if path.index is None else _untouched
+        if path.like is not None:
+            return self._beginning(path.like, prefixes, descending[width], limit)
         if path.low is None and path.high is None:
             return lambda p: [limit(prefix, keys.successor(prefix)) for prefix in prefixes(p)]
         return self._bounded(path, prefixes, types[width], descending[width], limit)
@@ -77,13 +81,27 @@ class RangeCompiler:
         row = self._row(values)
         return lambda p: row((), p)
 
+    def _beginning(
+        self, pattern: Expr, prefixes: Callable[[Frame], list[bytes]], descending: bool, limit: Limit
+    ) -> Ranges:
+        evaluate = self._row([pattern])
+
+        def ranges(p: Frame) -> list[tuple[bytes, bytes]]:
+            (value,) = evaluate((), p)
+            if not isinstance(value, str):  # NULL
+                return []
+            beginning = like_beginning(value)
+            return [limit(*keys.text_range(prefix, beginning, descending)) for prefix in prefixes(p)]
+
+        return ranges
+
     def _bounded(
         self,
         path: KeyPath,
         prefixes: Callable[[Frame], list[bytes]],
         type_: Any,
         descending: bool,
-        limit: Callable[[bytes, bytes], tuple[bytes, bytes]],
+        limit: Limit,
     ) -> Ranges:
         bounds = [bound for bound in (path.low, path.high) if bound is not None]
         evaluate = self._row([bound.expr for bound in bounds])

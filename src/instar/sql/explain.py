@@ -190,6 +190,8 @@ class _Explainer:
             if bound is not None:
                 equal = "=" if bound.inclusive else ""
                 parts.append(f"{names[len(path.equal)]} {symbol}{equal} {self._expr(bound.expr)}")
+        if path.like is not None:
+            parts.append(f"{names[len(path.equal)]} LIKE {self._expr(path.like)}")
         return parts
 
     # --- expressions --------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class Bound(NamedTuple):
 
 
 class KeyPath(tree.Node, frozen=True):
-    """A range of the primary key, or of `index`: equality on leading columns, then bounds on the next one.
+    """A range of the primary key, or of `index`: equality on leading columns, then bounds on the next one, or as what
+    is LIKE a pattern begins.
 
     `equal` has alternatives per column: one for `=`, several for IN, the InSubquery itself for IN (SELECT ...): see
     `is_single`. `unique`: at most one row per combination.
@@ -47,17 +48,23 @@ class KeyPath(tree.Node, frozen=True):
     high: Bound | None = None
     unique: bool = False
     reverse: bool = False
+    like: Expr | None = None
 
     @property
     def restricts(self) -> bool:
         """Whether it is less than a walk over everything."""
-        return bool(self.equal) or self.low is not None or self.high is not None
+        return bool(self.equal or self.next_to)
+
+    @property
+    def next_to(self) -> tuple[Expr, ...]:
+        """What the column behind the equal ones is compared with."""
+        bounds = [bound.expr for bound in (self.low, self.high) if bound is not None]
+        return (*bounds, self.like) if self.like is not None else tuple(bounds)
 
     @property
     def compared(self) -> tuple[Expr, ...]:
         """What its columns are compared with."""
-        bounds = [bound.expr for bound in (self.low, self.high) if bound is not None]
-        return (*(value for values in self.equal for value in values), *bounds)
+        return (*(value for values in self.equal for value in values), *self.next_to)
 
 
 def is_single(values: tuple[Expr, ...]) -> bool:

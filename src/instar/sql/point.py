@@ -325,7 +325,7 @@ def _is_point(access: Access) -> bool:
 def _is_of_index(access: Access) -> bool:
     """Whether it is all that stands in an index under values of its leading columns."""
     path = access.path
-    if path.index is None or not path.equal or path.low is not None or path.high is not None or path.reverse:
+    if path.index is None or not path.equal or path.next_to or path.reverse:
         return False
     return all(is_single(values) for values in path.equal) and access.level is None and not access.versions
 

@@ -286,6 +286,16 @@ def like(text: str, pattern: str) -> bool:
     return like_pattern(pattern).fullmatch(text) is not None
 
 
+def like_beginning(pattern: str) -> str:
+    """What every text begins with that is LIKE the pattern."""
+    found, characters = [], iter(pattern)
+    for character in characters:
+        if character in "%_":
+            break
+        found.append(next(characters, "") if character == "\\" else character)
+    return "".join(found)
+
+
 def like_escape(pattern: str, escape: str) -> str:
     """The pattern rewritten to the backslash as its escape. Errors: 22025."""
     if len(escape) > 1:
