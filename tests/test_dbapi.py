@@ -8,6 +8,7 @@ import decimal
 import multiprocessing
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -871,3 +872,47 @@ def test_a_connection_that_is_left_to_the_end_of_the_interpreter_says_nothing(tm
     command = [sys.executable, "-c", program, str(tmp_path / "db")]
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_cancel_at_any_moment_is_57014(tmp_path):
+    with contextlib.closing(instar.connect(tmp_path / "db", autocommit=True)) as connection:
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+        connection.execute("INSERT INTO a SELECT i, 0 FROM generate_series(1, 2000) g(i)")
+        ended = threading.Event()
+
+        def cancel():
+            while not ended.is_set():
+                time.sleep(random.random() / 100)
+                connection.cancel()
+
+        canceller = threading.Thread(target=cancel)
+        canceller.start()
+        told = set()
+        for _ in range(150):
+            try:
+                connection.execute("SELECT * FROM a ORDER BY n").fetchall()
+            except instar.Error as error:
+                told.add(error.sqlstate)
+        ended.set()
+        canceller.join()
+        assert told <= {"57014"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE a SET n = (SELECT count(*) FROM a b WHERE b.n = a.n + 1)",
+        "DELETE FROM a USING a b WHERE a.n + b.n = 5 AND a.n > b.n + a.id",
+        "UPDATE a SET n = 1 WHERE NOT EXISTS (SELECT 1 FROM a b WHERE b.n > a.n + 7)",
+    ],
+)
+def test_cancel_ends_writes_that_look_at_all_rows_for_each(statement):
+    with contextlib.closing(instar.connect(autocommit=True)) as connection:
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+        connection.execute("INSERT INTO a SELECT i, 0 FROM generate_series(1, 5000) g(i)")
+        threading.Timer(0.3, connection.cancel).start()
+        begun = time.monotonic()
+        with pytest.raises(instar.OperationalError) as caught:
+            connection.execute(statement)
+        assert caught.value.sqlstate == "57014"
+        assert time.monotonic() - begun < 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from msgspec.structs import replace
 
@@ -12,7 +14,7 @@ from instar.sql.binder import freeze_check
 from instar.sql.execution import ExecutionContext
 from instar.sql.parser import parse_expression
 from instar.transactions.buffer import Buffer
-from instar.types import BIGINT, INTEGER, TEXT
+from instar.types import BIGINT, INTEGER, NUMERIC, TEXT
 from sql.trees import compiled, context, fill, query, run, write
 from support.world import World, describe_table
 
@@ -95,6 +97,35 @@ def test_the_beginning_of_a_pattern_drives_an_index(index: str) -> None:
         for pattern in PATTERNS:
             expected = connection.execute(ask.format(" + 0", " || ''"), [pattern]).fetchall()
             assert connection.execute(ask.format("", ""), [pattern]).fetchall() == expected, pattern
+
+
+@pytest.mark.parametrize("negated", ["", "not "])
+@pytest.mark.parametrize(
+    ("condition", "once"),
+    [
+        ("s.c = u.x", True),
+        ("u.y = s.d and s.c = u.x", True),
+        ("s.c > 1 and u.x * 2 = s.c and s.d is not null", True),
+        # It says something else of the row, or might fail where it need not be computed.
+        ("s.c = u.x and u.y is not null", False),
+        ("s.c = u.x and (s.d = u.y or s.d is null)", False),
+        ("s.c <> 0 and 12 / s.c = u.x", False),
+    ],
+)
+def test_exists_is_computed_once_where_it_says_nothing_else_of_the_row(
+    condition: str, negated: str, once: bool
+) -> None:
+    made = World()
+    u = made.create_table("u", (("id", BIGINT), ("x", INTEGER), ("y", NUMERIC)))
+    s = made.create_table("s", (("id", BIGINT), ("c", INTEGER), ("d", NUMERIC)))
+    tens = [None, Decimal("1"), Decimal("1.0"), Decimal("2.50"), Decimal("NaN"), Decimal("NaN")]
+    fill(made, u, [(number, number % 5 or None, tens[number % 6]) for number in range(30)])
+    fill(made, s, [(number, number % 4, tens[number % 6]) for number in range(12)])
+    sql = f"select id from u where {negated}exists (select s.id from s where {condition}) order by id"
+    rows = query(made, sql, engines="analytic")
+    count, found = touched(made, sql)
+    assert found == rows
+    assert (count == 30 + 12) == once
 
 
 def test_an_or_gives_each_row_once(world: World) -> None:

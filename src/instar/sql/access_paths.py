@@ -24,12 +24,13 @@ _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 class Restriction(NamedTuple):
     """`column <comparison> one of values`, found in conjunct number `conjunct`. Of LIKE (`~~`) the pattern's fixed
-    beginning is what restricts: the conjunct says more."""
+    beginning is what restricts."""
 
     ordinal: int
     comparison: str
     values: tuple[Expr, ...]
     conjunct: int
+    whole: bool = True  # whether it says all that the conjunct does
 
 
 class Candidate(NamedTuple):
@@ -45,6 +46,7 @@ class Candidate(NamedTuple):
 Find = Callable[[Sequence[Expr]], list[Restriction]]
 
 _BY_VALUES = 2  # the last rank of paths by equality
+NARROW = 3  # and of those by two bounds, or a beginning
 _WALK = 5
 _MOST_PATHS = 16
 
@@ -63,12 +65,30 @@ def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Exp
                 found.append(Restriction(ordinal, "=", (condition,), number))
         elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name in _FLIPPED:
             found.extend(_comparison(relation, condition, number, known))
+        elif isinstance(condition, tree.Or):
+            found.extend(_implied(relation, condition, number, known))
         elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name == _LIKE:
             column, pattern = condition.args
             ordinal = _column(relation, column)
             if ordinal is not None and known(pattern) and not _begins_with_anything(pattern):
                 found.append(Restriction(ordinal, _LIKE, (pattern,), number))
     return found
+
+
+def _implied(relation: int, condition: tree.Or, number: int, known: Callable[[Expr], bool]) -> Iterator[Restriction]:
+    """A bound that holds whichever argument does: `a <= x` of `a < x OR a = x AND b < y`, as `(a, b) < (x, y)` is."""
+    parts = [restrictions(relation, conjuncts(arg), known) for arg in condition.args]
+    for first in parts[0]:
+        if len(first.values) != 1 or may_fail(first.values):
+            continue
+        same = [
+            {item.comparison[0] for item in part if (item.ordinal, item.values) == (first.ordinal, first.values)}
+            for part in parts
+        ]
+        signs = set().union(*same)
+        for sign in "<>":
+            if sign in signs and all(found & {sign, "="} for found in same):
+                yield Restriction(first.ordinal, f"{sign}=", first.values, number, whole=False)
 
 
 def _begins_with_anything(pattern: Expr) -> bool:
@@ -151,7 +171,7 @@ def _united(table: Table, number: int, conditions: Sequence[Expr], find: Find) -
     worst = max(part.rank[0] for part in parts)
     paths = _merged([part.path for part in parts])
     # All arguments' keys are looked for, be an earlier one true or not.
-    if worst >= _WALK or len(paths) > _MOST_PATHS or any(may_fail(path.compared) for path in paths):
+    if worst > NARROW or len(paths) > _MOST_PATHS or any(may_fail(path.compared) for path in paths):
         return None
     return Candidate(paths[0], (max(worst, 1), 0, 1), frozenset(), tuple(paths[1:]))
 
@@ -205,11 +225,15 @@ def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple
         if item.ordinal != ordinal or item.comparison in ("=", _LIKE):
             continue
         bound = Bound(item.values[0], item.comparison in ("<=", ">="))
-        if item.comparison in (">", ">=") and low is None:
+        if item.comparison in (">", ">="):
+            if low is not None:
+                continue
             low = bound
-            used.add(item.conjunct)
-        elif item.comparison in ("<", "<=") and high is None:
+        elif high is None:
             high = bound
+        else:
+            continue
+        if item.whole:
             used.add(item.conjunct)
     return low, high
 
@@ -226,7 +250,7 @@ def _rank(path: KeyPath) -> tuple[int, int, int]:
     elif path.equal:
         level = _BY_VALUES
     elif path.like is not None or (path.low is not None and path.high is not None):
-        level = 3
+        level = NARROW
     else:
         level = 4 if path.restricts else _WALK
     bounds = (path.low is not None) + (path.high is not None)

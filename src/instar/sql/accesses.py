@@ -25,6 +25,8 @@ Ranges = Callable[[Frame], list[tuple[bytes, bytes]]]
 Limit = Callable[[bytes, bytes], tuple[bytes, bytes]]
 
 _WHOLE = (b"", END)
+# So many rows of one scan, less one, go without a look at whether the statement is to end.
+_BETWEEN_CHECKS = 1023
 
 
 class RangeCompiler:
@@ -170,6 +172,7 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
 
     def plain(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+        context.check_cancel()
         found = ranges(p)
         view = context.view if seen is None else seen(context)
         for start, stop in reversed(found) if reverse else found:
@@ -177,14 +180,19 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
                 context.remaining -= 1
                 if context.remaining < 0:
                     raise BudgetSpent
+                if not context.remaining & _BETWEEN_CHECKS:
+                    context.check_cancel()
                 yield row
 
     def versions(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+        context.check_cancel()
         found = ranges(p)
         view = context.view if seen is None else seen(context)
         for start, stop in reversed(found) if reverse else found:
-            for version in reader.scan_versions(view, start, stop, reverse=reverse):
+            for number, version in enumerate(reader.scan_versions(view, start, stop, reverse=reverse)):
+                if not number & _BETWEEN_CHECKS:
+                    context.check_cancel()
                 yield _with_version(version)
 
     return versions if access.versions else plain
@@ -204,6 +212,7 @@ def _united(access: Access, compiler: RangeCompiler, execution: int, layouts: La
 
     def rows(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+        context.check_cancel()
         view = context.view if seen is None else seen(context)
         given: set[bytes] = set()
         for ranges, reader in parts:
@@ -233,6 +242,7 @@ def _lookups(access: Access, wanted: Callable[[Frame], list[bytes]], execution: 
 
     def lookups(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+        context.check_cancel()
         found = wanted(p)
         context.touch(len(found))
         view = context.view if seen is None else seen(context)

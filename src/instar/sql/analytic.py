@@ -202,9 +202,10 @@ def _run(written: Written, inputs: dict[str, Input], context: ExecutionContext) 
         for source in inputs.values():
             if source.failure is not None:
                 raise source.failure
-        if written.unsure:
+        failure = duckdb_error(outcome)
+        if written.unsure and failure.sqlstate != errors.QUERY_CANCELED:
             raise errors.unsupported("a subquery below a condition, which failed for some row, in an analytic query")
-        raise duckdb_error(outcome)
+        raise failure
     return _stored(outcome)
 
 
@@ -221,6 +222,8 @@ def _attempt(text: str, relations: dict[str, Input | pa.Table], context: Executi
         except _BROKEN as failure:
             _retire(engine)
             return str(failure)
+        except duckdb.Error as failure:  # an interrupt may come while inputs are made known
+            return str(failure)
 
     context.interruptible(connection.interrupt)
     try:
@@ -236,9 +239,17 @@ def _outcome(connection: Any, text: str, relations: dict[str, Input | pa.Table])
             connection.register(name, relation)
         return _answer(connection, text)
     finally:
-        with contextlib.suppress(*_BROKEN):  # what is useless keeps nothing for long
-            for name in relations:
-                connection.unregister(name)
+        for name in relations:
+            _forget(connection, name)
+
+
+def _forget(connection: Any, name: str) -> None:
+    """Let go of an input, interrupted or not. What is useless keeps nothing for long."""
+    with contextlib.suppress(*_BROKEN):
+        try:
+            connection.unregister(name)
+        except duckdb.InterruptException:
+            connection.unregister(name)
 
 
 def _answer(connection: Any, text: str) -> pa.Table | str:

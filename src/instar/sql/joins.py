@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from instar.sql import tree
-from instar.sql.access_paths import Restriction, best_candidate, guarded_restrictions
+from instar.sql.access_paths import NARROW, Candidate, Restriction, best_candidate, candidates, guarded_restrictions
 from instar.sql.expressions import ColumnKey, Scope
 from instar.sql.failing import under
 from instar.sql.plan import (
@@ -201,6 +201,8 @@ class JoinPlanner:
             return guarded_restrictions(relation, exprs, lambda expr: not free_relations(expr) & unknown)
 
         best = best_candidate(table, conditions, find)
+        if self._is_better_hashed(best, relation, conditions, missing):
+            best = next(candidates(table, []))
         versions = relation == self._target or relation in self._locked
         reads = self._ordinals(relation)
         ordinals = tuple(range(len(table.columns))) if relation == self._target else reads
@@ -216,6 +218,15 @@ class JoinPlanner:
         compared = [values[0] for path in (best.path, *best.others) for values in path.equal]
         bounded = level <= 1 and not any(isinstance(value, tree.InSubquery) for value in compared)
         return Part(node, Effort(bounded, level == 5), frozenset({relation}), best.rank, best.used)
+
+    @staticmethod
+    def _is_better_hashed(best: Candidate, relation: int, conditions: Sequence[Expr], missing: Relations) -> bool:
+        """Whether a path is bounded by one column of the rows so far, whereas these equal something in the table."""
+        others = frozenset().union(*(free_relations(expr) for expr in best.path.next_to)) - {relation}
+        if best.rank[0] <= NARROW or not others:
+            return False
+        mentioned = frozenset().union(*(free_relations(expr) for expr in conditions)) - missing - {relation}
+        return any(equated(condition, frozenset({relation}), mentioned) is not None for condition in conditions)
 
     def _outer(self, join: tree.Join, conditions: Sequence[Expr], missing: Relations) -> Part:
         left_item, right_item = (join.right, join.left) if join.kind == "right" else (join.left, join.right)

@@ -200,6 +200,7 @@ class NodeCompiler:
             inners = list(right(p))
             unmatched = set(range(len(inners))) if keep_right else set()
             for outer in left(p):
+                context.check_cancel()
                 context.touch(len(inners))
                 matched = False
                 for number, inner in enumerate(inners):

@@ -331,12 +331,16 @@ DRIVEN_BUDGET = 10_000
 
 
 class Subplan(tree.Node, frozen=True):
-    """The plan of a subquery expression. `free`: the columns of outer rows that it reads; volatile ones run anew."""
+    """The plan of a subquery expression. `free`: the columns of outer rows that it reads; volatile ones run anew.
+
+    `sought`, of EXISTS: `node` gives, for all outer rows, what these expressions of one are looked for among.
+    """
 
     query: tree.Query
     node: Node
     free: tuple[ColumnKey, ...]
     volatile: bool
+    sought: tuple[Expr, ...] = ()
 
 
 class QueryPlan(tree.Node, frozen=True):

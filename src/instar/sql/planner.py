@@ -57,7 +57,7 @@ from instar.sql.plan import (
     node_references,
     walk_plan,
 )
-from instar.sql.rewrites import bare, pull_up
+from instar.sql.rewrites import bare, members_sought, pull_up
 from instar.sql.traversal import SUBQUERIES, children, conjuncts, is_volatile, locks_rows, references, walk, walk_level
 from instar.sql.tree import Expr, FromItem, Query, Select, SortKey
 from instar.types import BIGINT, Type
@@ -197,13 +197,17 @@ class _Planner:
         for expr in walk_level(exprs):
             if isinstance(expr, SUBQUERIES):
                 node, own = self._query(bare(expr.query) if isinstance(expr, tree.Exists) else expr.query)
+                sought: tuple[Expr, ...] = ()
+                if isinstance(expr, tree.Exists) and own.scans and (among := members_sought(expr.query)) is not None:
+                    query, sought = among
+                    node, own = self._query(query)
                 free = tuple(sorted(node_references(node)))
                 nested, below = self._subplans(node)
                 outside = {column for plan in nested.values() for column in plan.free}
                 made = {column for inner in walk_plan(node) for column in inner.scope.columns}
                 free = tuple(sorted({*free, *(outside - made)}))
                 found |= nested
-                found[id(expr.query)] = Subplan(expr.query, node, free, is_volatile(expr.query))
+                found[id(expr.query)] = Subplan(expr.query, node, free, is_volatile(expr.query), sought)
                 effort = effort_of(effort, own, below)
         return found, effort
 

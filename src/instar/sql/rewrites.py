@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from instar.sql import tree
+from instar.sql.failing import may_fail
+from instar.sql.joins import equated, relations_of
 from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, is_volatile, substitute, walk_level
 from instar.sql.tree import Expr, FromItem, Select
 from instar.types import INTEGER
@@ -45,6 +47,28 @@ def bare(query: tree.Query) -> tree.Query:
         return query
     one = tree.Output("?column?", tree.Literal(1, INTEGER))
     return replace(query, outputs=(one,), distinct=False, distinct_on=(), order_by=())
+
+
+def members_sought(query: tree.Query) -> tuple[Select, tuple[Expr, ...]] | None:
+    """For EXISTS of a query that equals something of its own with something of the row around it, and says no more of
+    that: the query for what it has of its own, and what is sought among it. So it is computed once."""
+    if not isinstance(query, Select) or query.from_ is None or query.aggregated or query.group_exprs or query.having:
+        return None
+    if query.distinct_on or query.limit or query.offset or query.ctes or query.locking or is_volatile(query):
+        return None
+    own, outside = relations_of(query.from_), free_relations(query)
+    pairs, rest = [], []
+    for condition in conjuncts(query.where):
+        sides = equated(condition, own, outside)
+        if sides is None or may_fail(sides[0]):
+            rest.append(condition)
+        else:
+            pairs.append(sides)
+    outputs = tuple(tree.Output("?column?", inner) for inner, _ in pairs)
+    members = replace(query, outputs=outputs, where=_all(rest), distinct=False, order_by=())
+    if not pairs or free_relations(members):
+        return None
+    return members, tuple(outer for _, outer in pairs)
 
 
 def _are_columns(outputs: Sequence[tree.Output]) -> bool:

@@ -10,6 +10,8 @@ from instar.sql.accesses import Source
 from instar.sql.execution import Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, RowFunction, Scope
 from instar.sql.plan import Node, Subplan
+from instar.sql.sorting import hashable
+from instar.sql.tree import Expr
 from instar.values import comparison_key
 
 _Answer = Callable[[Row, Frame], object]
@@ -32,6 +34,8 @@ class SubqueryCompiler:
         once = not subplan.free and not subplan.volatile
         if isinstance(expr, tree.InSubquery):
             return self._membership(expr, source, scope, subplan, once)
+        if isinstance(expr, tree.Exists) and subplan.sought:
+            return self._sought(expr, source, scope, subplan.sought)
         answer = _scalar(source) if isinstance(expr, tree.ScalarSubquery) else _exists(source, expr.negated)
         if once:
             return self._kept(answer)
@@ -71,6 +75,19 @@ class SubqueryCompiler:
             return answer(row, p)
 
         return value
+
+    def _sought(self, expr: tree.Exists, source: Source, scope: Scope, wanted: tuple[Expr, ...]) -> RowFunction:
+        """Whether what is wanted of a row is among the subquery's; NULL is not among anything."""
+        of_row = Compiler(scope, self._layout, self).row(wanted)
+        normal = hashable([each.type for each in wanted])
+        members = self._kept(lambda row, p: {normal(found) for found in source(p) if None not in found})
+
+        def exists(row: Row, p: Frame) -> bool:
+            values, found = of_row(row, p), members(row, p)
+            there = None not in values and normal(values) in found  # type: ignore[operator]  # the set above
+            return there != expr.negated
+
+        return exists
 
     def _membership(
         self, expr: tree.InSubquery, source: Source, scope: Scope, subplan: Subplan, once: bool
