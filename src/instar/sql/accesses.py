@@ -176,7 +176,7 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
         found = ranges(p)
         view = context.view if seen is None else seen(context)
         for start, stop in reversed(found) if reverse else found:
-            for row in reader.scan(view, start, stop, reverse=reverse):
+            for row in reader.scan(view, start, stop, reverse=reverse, early=access.early):
                 context.remaining -= 1
                 if context.remaining < 0:
                     raise BudgetSpent

@@ -77,7 +77,8 @@ class Access(tree.Node, frozen=True):
     are to be locked by the statement. `level`: as in `TableScan`.
 
     `reads` are those of `ordinals` that the statement looks at; DML fetches all columns to carry them along. `others`:
-    by these paths too, each row once, in no order: the arguments of an OR, which `filter` still has.
+    by these paths too, each row once, in no order: the arguments of an OR, which `filter` still has. `early`: whoever
+    reads it may stop after a few rows.
     """
 
     scope: Scope
@@ -91,6 +92,7 @@ class Access(tree.Node, frozen=True):
     reads: tuple[int, ...] | None = None  # None: all of them
     level: Isolation | None = None
     others: tuple[KeyPath, ...] = ()
+    early: bool = False
 
 
 class SystemRows(tree.Node, frozen=True):

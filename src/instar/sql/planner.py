@@ -395,7 +395,7 @@ def in_order(node: Node, keys: Sequence[SortKey], relation: int, *, early: bool)
             if found is None and early and not path.restricts:
                 others = (ordered(table, other, keys, relation) for other in walks(table))
                 found = next((other for other in others if other is not None), None)
-            return None if found is None else replace(node, path=found)
+            return None if found is None else replace(node, path=found, early=early)
         case Filter(child=child):
             walked = in_order(child, keys, relation, early=early)
             return None if walked is None else replace(node, child=walked)

@@ -127,8 +127,11 @@ class IndexReader:
         self._wanted = TableReader(table, ordinals, layouts, reads)
         self._place = Place(table.id, index.id, index.rowset, frozenset(part.column for part in index.columns))
 
-    def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
-        """The wanted columns of the rows whose index part is in [start, stop), in index order."""
+    def scan(
+        self, view: View, start: bytes, stop: bytes, *, reverse: bool = False, early: bool = False
+    ) -> Iterator[tuple[object, ...]]:
+        """The wanted columns of the rows whose index part is in [start, stop), in index order. As of `TableReader`; an
+        entry costs a row, so few are read first in any case."""
         for version in self.scan_versions(view, start, stop, reverse=reverse):
             yield version.values
 

@@ -39,8 +39,8 @@ Decoder = Callable[[bytes], tuple[object, ...]]
 _SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
 _MANY = 16
 
-# A scan's first read, which is all that many take, and by how much those that follow grow.
-FIRST_BATCH, _GROWTH = 8, 8
+FIRST_BATCH = 64
+EARLY_BATCH = 8  # of a scan that is expected to be given up early
 # What a scan of whole tables reads at once: a few milliseconds' work, and several megabytes while it is decoded.
 BLOCK_BYTES = 4 << 20
 
@@ -224,12 +224,14 @@ class TableReader:
                             view.older.note(self.table.id, self.prefix + key, value)
         return found
 
-    def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
-        """The rows with start <= key < stop in key order (END: no bound above)."""
+    def scan(
+        self, view: View, start: bytes, stop: bytes, *, reverse: bool = False, early: bool = False
+    ) -> Iterator[tuple[object, ...]]:
+        """The rows with start <= key < stop in key order (END: no bound above). `early`: few may be asked for."""
         overlay = view.overlay(self.table.id)
         if overlay is None:
             decode = self.decode
-            for _, values in self._batches(view, start, stop, reverse):
+            for _, values in self._batches(view, start, stop, reverse, EARLY_BATCH if early else FIRST_BATCH):
                 for value in values:
                     yield decode(value)
             return
@@ -376,7 +378,7 @@ class TableReader:
                 upper = stored_keys[-1]
             else:
                 lower = stored_keys[-1] + b"\x00"
-            size = min(size * _GROWTH, BATCH_ROWS)
+            size = min(size * 4, BATCH_ROWS)
 
     def _guarded(
         self, view: View, guard: ReadGuard, start: bytes, stop: bytes, reverse: bool
@@ -398,4 +400,4 @@ class TableReader:
                 guard.wait(met)
                 following = low if reverse else high
             lower, upper = (lower, following) if reverse else (following, upper)
-            size = min(size * _GROWTH, BATCH_ROWS)
+            size = min(size * 4, BATCH_ROWS)
