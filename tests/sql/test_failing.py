@@ -78,6 +78,8 @@ GUARDED = [
 GUARDED += [
     # Keys are looked for before there are rows: guards come before that, too.
     ("select count(*) from s where id=1 or (0<>0 and id=1/0)", [(1,)]),
+    ("select count(*) from s where 0<>0 and id=1/0", [(0,)]),
+    ("select count(*) from s where 0<>0 and id between 1/0 and 5", [(0,)]),
     ("select count(*) from (values (0)) v(z), s where id=1 or (coalesce(v.z,0)<>0 and id=1/v.z)", [(1,)]),
     ("select count(*) from s x where exists (select 1 from o where x.a<>0 and (o.id=12/x.a or o.a=6))", [(16,)]),
     ("select sum((select count(*) from o where (x.a=0 and id=1) or (x.a<>0 and id=12/x.a))) from s x", [(8,)]),

@@ -52,7 +52,22 @@ _MOST_PATHS = 16
 
 
 def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
-    """What the conditions say about single columns of `relation`; `known` tells which operands can be evaluated."""
+    """What the conditions say about single columns of `relation`; `known` tells which operands can be evaluated.
+
+    Operands are evaluated for a key before any row is there: where they may fail, only if the conditions before, as far
+    as they can be evaluated then, say nothing against it.
+    """
+
+    def guarded(found: Restriction) -> Restriction:
+        said = tuple([before for before in conditions[: found.conjunct] if known(before)])
+        if not said or isinstance(found.values[0], tree.InSubquery):
+            return found
+        return found._replace(values=tuple([under(tree.And(said), value) for value in found.values]))
+
+    return [guarded(found) for found in _unguarded(relation, conditions, known)]
+
+
+def _unguarded(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
     found = []
     for number, condition in enumerate(conditions):
         if isinstance(condition, tree.InList) and not condition.negated:
@@ -93,19 +108,6 @@ def _implied(relation: int, condition: tree.Or, number: int, known: Callable[[Ex
 
 def _begins_with_anything(pattern: Expr) -> bool:
     return isinstance(pattern, tree.Literal) and not like_beginning(str(pattern.value))
-
-
-def guarded_restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
-    """The same. Values are evaluated for a key before any row is there: where they may fail, only if the conditions
-    before, as far as they can be evaluated then, say nothing against it."""
-
-    def guarded(found: Restriction) -> Restriction:
-        said = tuple([before for before in conditions[: found.conjunct] if known(before)])
-        if not said or isinstance(found.values[0], tree.InSubquery):
-            return found
-        return found._replace(values=tuple([under(tree.And(said), value) for value in found.values]))
-
-    return [guarded(found) for found in restrictions(relation, conditions, known)]
 
 
 def _comparison(relation: int, call: tree.Call, number: int, known: Callable[[Expr], bool]) -> Iterator[Restriction]:
@@ -182,7 +184,7 @@ def _merged(paths: Sequence[KeyPath]) -> list[KeyPath]:
     for number, path in enumerate(paths):
         merges = len(path.equal) == 1 and not path.next_to
         merges = merges and not isinstance(path.equal[0][0], tree.InSubquery)
-        key: object = path.index if merges and path.index is not None else "primary key" if merges else number
+        key: object = (path.index,) if merges else number
         known = found.get(key)
         found[key] = path if known is None else replace(known, equal=((*known.equal[0], *path.equal[0]),))
     return list(found.values())

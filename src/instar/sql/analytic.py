@@ -22,7 +22,6 @@ from instar import errors
 from instar.sql.analytic_inputs import Input, given_input, key_ranges, system_input, table_input
 from instar.sql.analytic_sql import Written, write_query
 from instar.sql.beside import run_beside
-from instar.sql.driving import read_columns
 from instar.sql.execution import ExecutionContext, Given, Result
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
@@ -156,9 +155,8 @@ class Analytic:
             lambda expr, clause: _count(expr, clause, layout, frame),
         )
         found: dict[str, Input] = {}
-        for name, held in written.scans.tables.items():
+        for name, (held, ordinals) in written.scans.tables.items():
             rows = given.get(held.scan.relation)
-            ordinals = read_columns(plan.query, held.scan)
             if rows is not None:
                 found[name] = given_input(held.scan, ordinals, rows)
             else:

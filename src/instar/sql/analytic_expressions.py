@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -114,45 +114,28 @@ class ExpressionWriter:
         """What is true where all of these are. DuckDB takes conjuncts of WHERE and ON one by one, in order."""
         return " AND ".join([self.truth(found) for found in conjuncts]) or "TRUE"
 
-    def truth(self, expr: Expr) -> str:
-        """What is true where `expr` is, and false or NULL elsewhere."""
-        if expr in self._groups:
-            return self.expr(expr).text
-        match expr:
-            case tree.And() if is_guarded(expr):
-                return self._stepwise(expr.args, self.truth, "(CASE WHEN {} THEN {} ELSE FALSE END)")
-            case tree.Or() if is_guarded(expr):
-                return self._stepwise(expr.args, self.truth, "(CASE WHEN {} THEN TRUE ELSE {} END)")
-            case tree.Not():
-                return self._falsity(expr.operand)
-            case _:
-                return self.expr(expr).text
+    def truth(self, expr: Expr, wanted: bool = True) -> str:
+        """What is true where `expr` is `wanted`, true or false, and false or NULL elsewhere."""
+        if isinstance(expr, tree.Not) and expr not in self._groups:
+            return self.truth(expr.operand, not wanted)
+        if isinstance(expr, tree.And | tree.Or) and expr not in self._groups and is_guarded(expr):
+            return self._stepwise(expr.args, wanted, every=isinstance(expr, tree.And) == wanted)
+        text = self.expr(expr).text
+        return text if wanted else f"(NOT {text})"
 
-    def _falsity(self, expr: Expr) -> str:
-        """What is true where `expr` is false."""
-        if expr in self._groups:
-            return f"(NOT {self.expr(expr).text})"
-        match expr:
-            case tree.And() if is_guarded(expr):
-                return self._stepwise(expr.args, self._falsity, "(CASE WHEN {} THEN TRUE ELSE {} END)")
-            case tree.Or() if is_guarded(expr):
-                return self._stepwise(expr.args, self._falsity, "(CASE WHEN {} THEN {} ELSE FALSE END)")
-            case tree.Not():
-                return self.truth(expr.operand)
-            case _:
-                return f"(NOT {self.expr(expr).text})"
-
-    def _stepwise(self, args: Sequence[Expr], write: Callable[[Expr], str], step: str) -> str:
-        first = write(args[0])
+    def _stepwise(self, args: Sequence[Expr], wanted: bool, *, every: bool) -> str:
+        """Whether every one is `wanted`, or some one, as far as has to be looked for that."""
+        first = self.truth(args[0], wanted)
         with self._below_a_guard():
-            *others, text = [write(arg) for arg in args[1:]]
+            *others, text = [self.truth(arg, wanted) for arg in args[1:]]
         for other in reversed([first, *others]):
-            text = step.format(other, text)
+            then, otherwise = (text, "FALSE") if every else ("TRUE", text)
+            text = f"(CASE WHEN {other} THEN {then} ELSE {otherwise} END)"
         return text
 
     def _connected(self, expr: tree.And | tree.Or) -> str:
         if is_guarded(expr):
-            return f"(CASE WHEN {self.truth(expr)} THEN TRUE WHEN {self._falsity(expr)} THEN FALSE END)"
+            return f"(CASE WHEN {self.truth(expr)} THEN TRUE WHEN {self.truth(expr, wanted=False)} THEN FALSE END)"
         word = " AND " if isinstance(expr, tree.And) else " OR "
         return "(" + word.join(self.expr(arg).text for arg in expr.args) + ")"
 

@@ -13,7 +13,7 @@ import msgspec
 from instar import errors
 from instar.sql import tree
 from instar.sql.analytic_expressions import ExpressionWriter
-from instar.sql.driving import Held, held_scans
+from instar.sql.driving import Held, held_scans, read_columns
 from instar.sql.failing import may_fail
 from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
@@ -31,7 +31,8 @@ _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 class Scans(msgspec.Struct):
     """What the text reads: inputs by name, to be registered before it is run."""
 
-    tables: dict[str, Held] = msgspec.field(default_factory=dict)
+    tables: dict[str, tuple[Held, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    """Per input the table, and the ordinals that are wanted."""
     systems: dict[str, tree.SystemScan] = msgspec.field(default_factory=dict)
 
 
@@ -291,9 +292,9 @@ class QueryWriter:
 
     def _table(self, item: tree.TableScan) -> str:
         relation = item.relation
-        ordinals = sorted(ordinal for owner, ordinal in self._needed if owner == relation)
+        ordinals = read_columns(self._needed, item)
         name = f"s{relation}"
-        self.scans.tables[name] = self._held[relation]
+        self.scans.tables[name] = self._held[relation], ordinals
         for position, ordinal in enumerate(ordinals):
             type_ = item.table.columns[ordinal].type
             self.columns[relation, ordinal] = Sql(f"r{relation}.c{position}", type_)

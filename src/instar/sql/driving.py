@@ -19,7 +19,7 @@ from typing import NamedTuple
 from instar.catalog.descriptors import Table
 from instar.sql import tree
 from instar.sql.access_paths import Candidate, Restriction, candidates, column_of, either, restrictions
-from instar.sql.expressions import Scope
+from instar.sql.expressions import ColumnKey, Scope
 from instar.sql.plan import Access
 from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, references, walk
 from instar.sql.tree import Expr, FromItem, Query
@@ -47,10 +47,10 @@ def is_constant(expr: Expr) -> bool:
     return not free_relations(expr) and not any(isinstance(found, SUBQUERIES) for found in walk(expr))
 
 
-def read_columns(query: Query, scan: tree.TableScan) -> tuple[int, ...]:
-    """The ordinals that the query needs of a table. DuckDB has no relation without columns: count(*) reads the first
-    column of the key."""
-    wanted = tuple(sorted(ordinal for owner, ordinal in references(query).columns if owner == scan.relation))
+def read_columns(needed: frozenset[ColumnKey], scan: tree.TableScan) -> tuple[int, ...]:
+    """The ordinals that are to be read of a table, if a query mentions these columns. DuckDB has no relation without
+    columns: count(*) reads the first column of the key."""
+    wanted = tuple(sorted(ordinal for owner, ordinal in needed if owner == scan.relation))
     return wanted or (_key_ordinal(scan.table),)
 
 
@@ -69,6 +69,7 @@ def driven_inputs(query: Query) -> tuple[Access, ...]:
         if isinstance(level, tree.Select)
         for held in held_scans(level.from_, conjuncts(level.where))
     }
+    needed = references(query).columns
     found: list[Access] = []
     while pending:
         known = frozenset(access.relation for access in found)
@@ -76,7 +77,7 @@ def driven_inputs(query: Query) -> tuple[Access, ...]:
         relation = min(best, key=lambda number: best[number].rank)
         scan, path, others = pending.pop(relation).scan, best[relation].path, best[relation].others
         if path.equal or others or (path.index is not None and path.restricts):
-            ordinals = read_columns(query, scan)
+            ordinals = read_columns(needed, scan)
             scope = Scope({(relation, ordinal): position for position, ordinal in enumerate(ordinals)})
             found.append(
                 Access(scope, relation, scan.table, scan.alias, ordinals, path, level=scan.level, others=others)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from instar.sql import tree
-from instar.sql.access_paths import NARROW, Candidate, Restriction, best_candidate, candidates, guarded_restrictions
+from instar.sql.access_paths import NARROW, Candidate, Restriction, best_candidate, candidates, restrictions
 from instar.sql.expressions import ColumnKey, Scope
 from instar.sql.failing import under
 from instar.sql.plan import (
@@ -198,7 +198,7 @@ class JoinPlanner:
         unknown = missing | {relation}
 
         def find(exprs: Sequence[Expr]) -> list[Restriction]:
-            return guarded_restrictions(relation, exprs, lambda expr: not free_relations(expr) & unknown)
+            return restrictions(relation, exprs, lambda expr: not free_relations(expr) & unknown)
 
         best = best_candidate(table, conditions, find)
         if self._is_better_hashed(best, relation, conditions, missing):
